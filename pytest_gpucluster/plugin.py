@@ -1,0 +1,125 @@
+"""pytest entry point: wires the parts to pytest's hooks.
+
+Importing this module must stay nearly free: runs that do not use the plugin pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster import acceptance, collection, distributed, options, requirements
+from pytest_gpucluster.acceptance import ACCEPTANCE, WORKER_INPUT, Acceptance
+from pytest_gpucluster.fixtures import (  # noqa: F401 - pytest finds fixtures by name
+    FINDINGS,
+    findings,
+    gpucluster_settings,
+    node_expectations,
+    node_facts,
+    node_gpus,
+    node_hardware,
+    node_profile,
+    process_group,
+)
+
+pytest.register_assert_rewrite("pytest_gpucluster.checks")
+
+ENGINE = pytest.StashKey[distributed.Engine]()
+LEVEL_MARK = "gpucluster_level(name): the lowest level that includes the check"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    for line in (distributed.MARK, LEVEL_MARK, *requirements.mark_lines()):
+        config.addinivalue_line("markers", line)
+    if config.option.help or config.option.version or getattr(config.option, "markers", False):
+        config.stash[ACCEPTANCE] = Acceptance(options.defaults())
+        return  # help must work whatever the settings say
+    settings = options.resolve(config)
+    payload = acceptance.handed_over(config)
+    run = Acceptance(settings, payload, judges=not hasattr(config, "workerinput"))
+    config.stash[ACCEPTANCE] = run
+    config.stash[ENGINE] = distributed.Engine(config)
+    if not run.enabled:
+        return
+    collection.add_checks(config)
+    if run.judges and not config.option.collectonly:
+        from pytest_gpucluster.session import Session
+
+        config.pluginmanager.register(Session(config, run), "gpucluster-session")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    engine = config.stash.get(ENGINE, None)
+    if engine is not None:
+        engine.stop()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist: hand the facts to each worker, so that the node is read once."""
+    run = acceptance.of(node.config)
+    if run.enabled:
+        node.workerinput[WORKER_INPUT] = run.hand_over()
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    return collection.make_module(module_path, parent)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    distributed.parametrise(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    run = acceptance.of(config)
+    for item in items:
+        requirements.validate(item)
+        distributed.parse_mark(item.get_closest_marker("distributed"), item.nodeid)
+    named = collection.names_builtin(config)
+    above = [item for item in items if collection.above_level(item, run.settings, named)]
+    if above:
+        config.hook.pytest_deselected(items=above)
+        items[:] = [item for item in items if item not in set(above)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Take over distributed tests, except on the ranks themselves."""
+    if acceptance.on_rank(item.config) or not distributed.is_distributed(item):
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in distributed.run(item, nextitem, item.config.stash[ENGINE]):
+        hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not acceptance.on_rank(item.config):
+        requirements.enforce(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A test is as red as its findings, whatever its own code did."""
+    yield
+    recorder = item.stash.get(FINDINGS, None)
+    if recorder is None:
+        return
+    if recorder.failures:
+        pytest.fail(recorder.describe_failures(), pytrace=False)
+    if recorder.not_verified:
+        pytest.skip("unverified: " + "; ".join(recorder.not_verified))

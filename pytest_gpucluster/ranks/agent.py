@@ -1,0 +1,161 @@
+"""One per node: starts, watches, kills and restarts its ranks.
+
+Ranks are forked from multiprocessing's fork server, which has imported torch and pytest and
+never touches CUDA, so a new rank costs tens of milliseconds. The server must be started
+before any user code runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from pytest_gpucluster.ranks import channel, rank
+
+PRELOAD = ("torch", "torch.distributed", "pytest", "pytest_gpucluster.ranks.rank")
+START_DEADLINE_S = 120.0
+EXIT_DEADLINE_S = 3.0
+KILL_DEADLINE_S = 2.0
+
+
+class RanksDidNotStart(RuntimeError):
+    """Ranks ended or stayed silent before they were ready; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class RunningRank:
+    """A rank's process and the two pipes to it: tests on one, questions on the other."""
+
+    rank: int
+    process: ForkServerProcess
+    connection: Connection
+    control: Connection
+    log: Path
+    stacks: Path
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+
+def start_server() -> None:
+    """Start the fork server in the background; returns at once. Does nothing if it runs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    multiprocessing.forkserver.ensure_running()
+
+
+def start_ranks(starts: Sequence[rank.RankStart]) -> list[RunningRank]:
+    """Fork one process per start and wait until each has collected its tests.
+
+    Raises `RanksDidNotStart`; then none of them is left running.
+    """
+    running = [_start(start) for start in starts]
+    deadline = time.monotonic() + START_DEADLINE_S
+    try:
+        for member in running:
+            _await_ready(member, deadline)
+    except BaseException:
+        kill(running)
+        raise
+    return running
+
+
+def _start(start: rank.RankStart) -> RunningRank:
+    context = multiprocessing.get_context("forkserver")
+    connection, theirs = context.Pipe()
+    control, their_control = context.Pipe()
+    process = context.Process(
+        target=rank.main, args=(theirs, their_control, start), name=f"gpucluster-rank{start.rank}"
+    )
+    process.start()
+    theirs.close()
+    their_control.close()
+    return RunningRank(
+        start.rank, process, connection, control, Path(start.log), Path(start.stacks)
+    )
+
+
+def _await_ready(member: RunningRank, deadline: float) -> None:
+    try:
+        if not member.connection.poll(max(0.0, deadline - time.monotonic())):
+            raise RanksDidNotStart(
+                f"rank {member.rank} did not collect its tests within {START_DEADLINE_S:.0f} s. "
+                f"See {member.log}."
+            )
+        message = channel.receive(member.connection)
+    except (EOFError, ConnectionError):
+        member.process.join(KILL_DEADLINE_S)
+        raise RanksDidNotStart(
+            f"rank {member.rank} ended while starting ({how_it_ended(member)}). See {member.log}."
+        ) from None
+    if message["kind"] != "ready":
+        raise RanksDidNotStart(
+            f"rank {member.rank}'s pytest session ended before it could run a test "
+            f"(exit code {message.get('exit_code')}). See {member.log}."
+        )
+
+
+def how_it_ended(member: RunningRank) -> str:
+    """``signal SIGKILL``, ``exit code 3`` or ``still running``."""
+    code = member.process.exitcode
+    if code is None:
+        return "still running"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def stop(members: Iterable[RunningRank]) -> None:
+    """Ask the ranks to end; kill those that do not within the deadline."""
+    members = list(members)
+    for member in members:
+        with contextlib.suppress(OSError):
+            channel.send(member.connection, "exit")
+    deadline = time.monotonic() + EXIT_DEADLINE_S
+    for member in members:
+        member.process.join(max(0.0, deadline - time.monotonic()))
+    kill(members)
+
+
+def kill(members: Iterable[RunningRank]) -> None:
+    """End the ranks and everything they started, at once.
+
+    A rank that cannot die (a driver call that never returns) is left to the kernel: waiting
+    for it would hang the session too.
+    """
+    members = list(members)
+    for member in members:
+        for target in (lambda pid: os.killpg(pid, signal.SIGKILL), _kill_one):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                target(member.pid)
+    deadline = time.monotonic() + KILL_DEADLINE_S
+    for member in members:
+        member.process.join(max(0.0, deadline - time.monotonic()))
+        member.connection.close()
+        member.control.close()
+        if member.process.exitcode is not None:
+            member.process.close()
+
+
+def _kill_one(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def clean(folder: Path) -> None:
+    """Remove the ranks' scratch folder."""
+    shutil.rmtree(folder, ignore_errors=True)

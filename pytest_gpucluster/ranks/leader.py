@@ -1,0 +1,189 @@
+"""The pytest session's view of its ranks: run this test on these ranks."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.ranks import agent, autopsy, channel
+from pytest_gpucluster.ranks.agent import RunningRank
+from pytest_gpucluster.ranks.group import GroupSpec
+from pytest_gpucluster.ranks.rank import RankStart
+from pytest_gpucluster.ranks.results import GroupResult, RankResult
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+GRACE_S = 2.0  # how long peers of a failed rank may take to finish by themselves
+
+
+@dataclass(frozen=True)
+class LeaderConfig:
+    """What every rank is started with. ``payload`` is handed to the ranks unread."""
+
+    arguments: tuple[str, ...]
+    folder: Path
+    logs: Path
+    payload: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Leader:
+    """Owns the rendezvous store and the ranks of this machine."""
+
+    def __init__(self, config: LeaderConfig) -> None:
+        agent.start_server()
+        self._config = config
+        self._members: list[RunningRank] = []
+        self._spec: GroupSpec | None = None
+        self._generation = 0
+        self._store: TCPStore | None = None
+        self._scratch: Path | None = None
+        self._started = 0
+
+    def run(self, nodeid: str, spec: GroupSpec, following: str | None) -> GroupResult:
+        """Run one test on ``spec.world_size`` ranks and wait for every one of them.
+
+        ``following`` is the next test these ranks will run, so that wider fixtures are kept.
+        Raises `agent.RanksDidNotStart`. Ends by itself at the deadline: ranks that have not
+        answered are examined, killed, and reported as hung.
+        """
+        members = self._members_for(spec)
+        if spec.isolation != "shared" or not spec.compatible(self._spec):
+            self._generation += 1
+        self._spec = spec
+        results = {member.rank: RankResult(member.rank) for member in members}
+        for member in members:
+            channel.send(
+                member.connection,
+                "run",
+                nodeid=nodeid,
+                following=following,
+                group=asdict(spec),
+                generation=self._generation,
+            )
+        outcome = self._gather(members, results, spec.deadline_s)
+        if not outcome.clean or spec.isolation != "shared":
+            self._spec = None
+        if not outcome.clean or spec.isolation == "process":
+            self._discard()
+        return outcome
+
+    def stop(self) -> None:
+        """End all ranks and remove what they left in the scratch folder."""
+        agent.stop(self._members)
+        self._members = []
+        self._store = None
+        if self._scratch is not None:
+            agent.clean(self._scratch)
+            self._scratch = None
+
+    def _members_for(self, spec: GroupSpec) -> list[RunningRank]:
+        if self._spec is not None and self._spec.backend != spec.backend:
+            self._discard()  # a CUDA context or a thread pool of the other kind would linger
+        dead = [member for member in self._members if member.process.exitcode is not None]
+        if dead:
+            self._discard()
+        missing = range(len(self._members), spec.world_size)
+        if missing:
+            self._members += agent.start_ranks([self._start(number) for number in missing])
+        return self._members[: spec.world_size]
+
+    def _discard(self) -> None:
+        agent.kill(self._members)
+        self._members = []
+
+    def _start(self, number: int) -> RankStart:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="gpucluster-ranks-"))
+        self._config.logs.mkdir(parents=True, exist_ok=True)
+        self._started += 1
+        return RankStart(
+            rank=number,
+            arguments=self._config.arguments,
+            folder=str(self._config.folder),
+            log=str(self._config.logs / f"rank{number}.log"),
+            stacks=str(self._scratch / f"rank{number}-{self._started}.stack"),
+            scratch=str(self._scratch / f"tmp-rank{number}-{self._started}"),
+            store_port=self._store_port(),
+            payload=self._config.payload,
+            environment=dict(self._config.environment),
+        )
+
+    def _store_port(self) -> int:
+        """The port of the store, on loopback only: the socket is bound here, not by torch."""
+        if self._store is None:
+            import torch.distributed as dist
+
+            listener = socket.create_server(("127.0.0.1", 0))
+            self._store = dist.TCPStore(
+                "127.0.0.1",
+                listener.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
+        return int(self._store.port)
+
+    def _gather(
+        self, members: Sequence[RunningRank], results: dict[int, RankResult], deadline_s: float
+    ) -> GroupResult:
+        started = time.monotonic()
+        limit = started + deadline_s
+        failed = False
+        pending = {member.rank: member for member in members}
+        while pending:
+            remaining = limit - time.monotonic()
+            if remaining <= 0:
+                autopsy.examine(list(pending.values()), results)
+                elapsed = time.monotonic() - started
+                return GroupResult(tuple(results.values()), elapsed, waited_for_peers=failed)
+            for member in _speaking(pending, remaining):
+                if _hear(member, results[member.rank]):
+                    del pending[member.rank]
+            if not failed and any(result.failed_at for result in results.values()):
+                failed = True
+                limit = min(limit, time.monotonic() + GRACE_S)
+        return GroupResult(tuple(results.values()))
+
+
+def _speaking(pending: Mapping[int, RunningRank], timeout: float) -> list[RunningRank]:
+    """Ranks that sent something or ended, in the order of their numbers."""
+    handles = [member.connection for member in pending.values()]
+    sentinels = [member.process.sentinel for member in pending.values()]
+    ready = wait([*handles, *sentinels], timeout)
+    return [
+        member
+        for member in pending.values()
+        if member.connection in ready or member.process.sentinel in ready
+    ]
+
+
+def _hear(member: RunningRank, result: RankResult) -> bool:
+    """Take one message; True when this rank has nothing more to say."""
+    try:
+        if member.connection.poll():
+            message = channel.receive(member.connection)
+        else:
+            raise EOFError
+    except (EOFError, OSError, channel.ChannelError):
+        member.process.join(agent.KILL_DEADLINE_S)
+        result.state, result.ended = "died", agent.how_it_ended(member)
+        result.failed_at = time.monotonic()
+        return True
+    if message["kind"] == "report":
+        report = message["report"]
+        result.reports.append(report)
+        if report.get("outcome") == "failed" and result.failed_at is None:
+            result.failed_at = time.monotonic()
+        return False
+    result.state = "done" if message["kind"] == "done" else "unknown_test"
+    if result.state == "unknown_test":
+        result.failed_at = time.monotonic()
+    return True
