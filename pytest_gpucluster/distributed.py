@@ -143,7 +143,7 @@ class Engine:
         from pytest_gpucluster.ranks import merge
         from pytest_gpucluster.ranks.agent import RanksDidNotStart
 
-        keywords = {name: 1 for name in item.keywords}
+        keywords = dict.fromkeys(item.keywords, 1)
         identity = merge.TestIdentity(item.nodeid, item.location, keywords)
         try:
             with self._lease(spec):
@@ -233,7 +233,7 @@ def _bare_report(
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
-        keywords={name: 1 for name in item.keywords},
+        keywords=dict.fromkeys(item.keywords, 1),
         outcome=outcome,
         longrepr=longrepr,
         when="setup",

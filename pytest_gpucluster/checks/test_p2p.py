@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from pytest_gpucluster.checks.compare import blame, severity
+from pytest_gpucluster.checks.compare import severity
 from pytest_gpucluster.expectations.expect import NodeExpectations
 from pytest_gpucluster.facts.model import Gpu, GpuPair, NodeFacts
+from pytest_gpucluster.localise.suspects import blame
 from pytest_gpucluster.verdict.recorder import Findings
 
 
@@ -35,18 +38,22 @@ def test_peer_access(
     if unknown:
         findings.unverified(f"peer access of {unknown[0].label} could not be read")
     over_nvlink = bool(node_expectations.nvlink_all_pairs)
-    bad = [pair for pair in pairs if pair not in unknown and _broken(pair, over_nvlink)]
-    guilty, rest = blame(bad, pairs)
+    bad = {
+        (pair.a, pair.b): pair
+        for pair in pairs
+        if pair not in unknown and _broken(pair, over_nvlink)
+    }
+    guilty, rest = blame(bad, [(pair.a, pair.b) for pair in pairs])
     for index in guilty:
         findings.report(
             severity(expected),
             "p2p.unsupported",
             f"GPU{index}",
-            f"no peer access to any other GPU ({_why(bad, index)}).",
+            f"no peer access to any other GPU ({_why(bad.values(), index)}).",
             next_step="Look at this GPU's NVLinks and fabric state first.",
             source=expected.source,
         )
-    for pair in rest:
+    for pair in map(bad.__getitem__, rest):
         findings.report(
             severity(expected),
             "p2p.unsupported",
@@ -65,6 +72,6 @@ def _broken(pair: GpuPair, over_nvlink: bool) -> bool:
     return over_nvlink and pair.nvlink not in ("ok", "unknown")
 
 
-def _why(bad: list[GpuPair], index: int) -> str:
+def _why(bad: Iterable[GpuPair], index: int) -> str:
     pair = next(pair for pair in bad if index in (pair.a, pair.b))
     return f"read {pair.read}, write {pair.write}, NVLink {pair.nvlink}"

@@ -122,7 +122,9 @@ def _decoded(name: str, outcome: Outcome, kind: type[T], deadline_s: float) -> T
         try:
             return from_json(outcome.output, kind, f"the {subject} reader")
         except FactsError as error:
-            reason = f"{printable(str(error), 300)}. {by_hand}"
+            reason = f"{printable(str(error), 300)}{last}. {by_hand}"
+        except RecursionError:
+            reason = f"the {subject} reader: JSON nested too deeply{last}. {by_hand}"
     return Unreadable(subject, reason)
 
 

@@ -47,5 +47,5 @@ def summarise(samples: Sequence[float]) -> Interval:
 
 
 def _coverage(count: int, rank: int) -> float:
-    below = sum(math.comb(count, k) for k in range(rank)) / 2**count
+    below: float = sum(math.comb(count, k) for k in range(rank)) / 2.0**count
     return 1 - 2 * below

@@ -29,7 +29,7 @@ def time_iterations(run: Callable[[], object], iterations: int, device: torch.de
         run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / iterations
+    return float(begin.elapsed_time(end)) / 1e3 / iterations
 
 
 def choose_iterations(seconds_per_call: float, batch_s: float, most: int = 1000) -> int:
@@ -46,8 +46,9 @@ def batches(
 ) -> tuple[list[list[float]], int]:
     """Seconds per call: one list over the ranks for each of ``count`` batches.
 
-    ``prepare`` runs before each batch, untimed. Warm-up first; the number of iterations is agreed among the ranks (a collective needs the
-    same on all) and fills the budget, in seconds. Returns the times and that number.
+    ``prepare`` runs before each batch, untimed. Warm-up first; the number of iterations is
+    agreed among the ranks (a collective needs the same on all) and fills the budget, in
+    seconds. Returns the times and that number.
     """
     prepare()
     time_iterations(run, 2, group.device)

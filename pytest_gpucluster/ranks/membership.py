@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.ranks.group import GroupSpec
 
 if TYPE_CHECKING:
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import PrefixStore, TCPStore
 
 # The leader's deadline must speak first: it can say who is missing, the group cannot.
 PATIENCE_AFTER_DEADLINE_S = 60.0

@@ -402,6 +402,15 @@ def test_bridge_products_without_bridges_are_a_model(tmp_path: Path) -> None:
     assert saved.nvlink.links == 0
 
 
+def test_cards_with_and_without_a_bridge_are_a_model_that_says_nothing_of_links(
+    tmp_path: Path,
+) -> None:
+    bridged = tuple(NvLink(i, active=True) for i in range(4))
+    gpus = tuple(Gpu(i, name="NVIDIA A40", nvlinks=bridged if i < 2 else ()) for i in range(4))
+    saved = save_profile(NodeFacts(Host("n"), gpus=gpus), tmp_path / "golden.toml")
+    assert saved.nvlink.links is None
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
