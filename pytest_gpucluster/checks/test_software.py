@@ -172,11 +172,12 @@ def test_nccl(
     install a CUDA build of PyTorch.
     """
     software = node_facts.software
-    found, wanted = software.torch_nccl, node_expectations.nccl
+    # Containers build PyTorch against the system's NCCL and ship no other.
+    found, wanted = software.torch_nccl or software.system_nccl, node_expectations.nccl
     if found is None:
         if software.torch_cuda is None:
             return findings.unverified("PyTorch is not a CUDA build: its NCCL is not there")
-        why = node_facts.why_unreadable("nccl")
+        why = node_facts.why_unreadable("torch nccl")
         if why:
             return findings.unverified(f"NCCL could not be read: {why}")
         findings.report(

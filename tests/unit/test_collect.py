@@ -19,7 +19,7 @@ import pytest
 
 from pytest_gpucluster.facts import children, collect
 from pytest_gpucluster.facts.children import Outcome, run_together
-from pytest_gpucluster.facts.model import Gpu, Pcie, from_json, to_json
+from pytest_gpucluster.facts.model import Gpu, Pcie, Software, from_json, to_json
 from pytest_gpucluster.facts.nvml import NvmlFacts
 from pytest_gpucluster.facts.pcie import PciDevice, PcieFacts
 from pytest_gpucluster.facts.software import SoftwareFacts
@@ -177,7 +177,7 @@ def test_process_that_cannot_die_is_not_waited_for(
         ("pass", "not valid HostFacts JSON"),
         ("os.write(1, bytes(range(256)) * 1000)", "not valid HostFacts JSON"),
         ('print(\'{"host": {"name": 7}}\')', "Expected `str`, got `int`"),
-        ("print('{\"host\": ' + '[' * 10**6)", "host reader"),
+        ("print('{\"x\": ' + '[' * 10**6)", "nested too deeply"),
         ('print(\'{"host": {"name": "n"}}\', \'{}\')', "not valid HostFacts JSON"),
         ("os.write(2, b'\\x1b[2J' + b'A' * 10**6 + b'\\n'); os._exit(1)", "exit status 1"),
     ],
@@ -207,6 +207,30 @@ def test_endless_output_is_stopped(processes: Processes) -> None:
 def test_too_much_output_from_a_reader_that_ended(processes: Processes) -> None:
     outcome = run("import os; os.write(1, b'x' * 60000)", max_output=50_000)
     assert outcome.end == "flooded"
+
+
+def test_flood_that_cannot_be_stopped_is_not_kept(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = psutil.Process().memory_info().rss
+    with monkeypatch.context() as patch:
+        patch.setattr(children, "_kill", lambda child: None)
+        outcome = run("import os\nwhile True: os.write(1, b'x' * 2**20)", max_output=2**20)
+    assert psutil.Process().memory_info().rss - before < 50 * 2**20
+    assert (outcome.end, outcome.undying) == ("flooded", True)
+    assert eventually(lambda: processes() == [])  # its pipe is closed, which ends it
+
+
+def test_interrupted_session_leaves_no_reader(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(child: object, max_output: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(children, "_advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run("import time; time.sleep(60)")
+    assert eventually(lambda: processes() == [])
 
 
 def test_flooding_reader_is_said_to_be_one(processes: Processes, sabotage: Sabotage) -> None:
@@ -243,7 +267,7 @@ def test_reader_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_unknown_reader_is_refused() -> None:
-    with pytest.raises(ValueError, match="gpu: unknown reader. Choose from nvml, pcie, network"):
+    with pytest.raises(ValueError, match=r"gpu: unknown reader\. Choose from nvml, pcie"):
         collect.collect(1.0, ("gpu",))
 
 
@@ -347,12 +371,16 @@ def test_gpus_get_their_numa_node_from_sysfs_where_nvml_has_none() -> None:
 
 
 def test_driver_version_comes_from_nvml_or_else_from_the_kernel_module() -> None:
-    module = SoftwareFacts(collect.Software(python="3.12.1", driver="570.1"))
+    module = SoftwareFacts(Software(python="3.12.1", driver="570.1"))
     answered = collect.merge(
         {"nvml": exited(NvmlFacts(driver="580.2", nvml="13.1")), "software": exited(module)}, 20.0
     )
     assert (answered.software.driver, answered.software.nvml) == ("580.2", "13.1")
     assert answered.software.python == "3.12.1"
+    mismatched = collect.merge(
+        {"nvml": exited(NvmlFacts(nvml="13.1")), "software": exited(module)}, 20.0
+    )
+    assert mismatched.software.driver == "570.1"
     silent = collect.merge({"nvml": Outcome("hung"), "software": exited(module)}, 20.0)
     assert silent.software.driver == "570.1"
     assert silent.gpus is None

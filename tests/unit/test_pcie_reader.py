@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pytest_gpucluster.facts.pcie import PcieFacts, read_device, read_pcie
 from pytest_gpucluster.facts.sysfs import bus_id
 
-GPU = {
+GPU: dict[str, str | bytes] = {
     "vendor": "0x10de\n",
     "class": "0x030200\n",
     "current_link_speed": "16.0 GT/s PCIe\n",
@@ -18,7 +19,7 @@ GPU = {
     "max_link_width": "16\n",
     "numa_node": "1\n",
 }
-BRIDGE = {
+BRIDGE: dict[str, str | bytes] = {
     "vendor": "0x1000\n",
     "class": "0x060400\n",
     "max_link_speed": "16.0 GT/s PCIe\n",
@@ -26,7 +27,9 @@ BRIDGE = {
 }
 
 
-def add(root: Path, address: str, files: dict[str, str | bytes], above: str = "pci0000:1a") -> Path:
+def add(
+    root: Path, address: str, files: Mapping[str, str | bytes], above: str = "pci0000:1a"
+) -> Path:
     """A PCI function below ``above``, listed on the bus as the kernel lists it."""
     folder = root / "sys/devices" / above / address
     folder.mkdir(parents=True)
@@ -55,17 +58,17 @@ def test_gpu_behind_a_slower_and_narrower_slot(tmp_path: Path) -> None:
 def test_unknown_stays_none(tmp_path: Path) -> None:
     unknown = GPU | {
         "current_link_speed": "Unknown\n",
-        "current_link_width": "0\n",
+        "current_link_width": "255\n",
         "max_link_speed": "Unknown\n",
-        "max_link_width": "255\n",
+        "max_link_width": "0\n",
         "numa_node": "-1\n",
     }
     add(tmp_path, "0000:1b:00.0", unknown)
     device = read_device("0000:1b:00.0", tmp_path)
     assert device is not None
     link = device.pcie
-    assert (link.generation, link.width, link.device_generation) == (None, None, None)
-    assert (link.max_generation, link.max_width, link.numa_node) == (None, None, None)
+    assert (link.generation, link.max_generation, link.device_generation) == (None, None, None)
+    assert (link.width, link.max_width, link.numa_node) == (None, None, None)
 
 
 def test_slot_out_of_sight_leaves_the_common_maximum_unknown(tmp_path: Path) -> None:
