@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.options import Settings
+from pytest_gpucluster.options import LEVELS, Settings
 
 PREFIX = "gpucluster/"
 CHECKS = Path(__file__).parent / "checks"
@@ -29,9 +29,14 @@ class CheckModule(pytest.Module):
         return False
 
 
+@cache
 def check_files() -> list[Path]:
-    """The files under ``checks/``, in a fixed order."""
-    return sorted(CHECKS.glob("test_*.py"))
+    """The files under ``checks/`` in a fixed order: what only reads comes before what loads."""
+    return sorted(CHECKS.glob("test_*.py"), key=lambda path: (_rank_of_level(path), path.name))
+
+
+def _rank_of_level(path: Path) -> int:
+    return LEVELS.index(_module_level(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def add_checks(config: pytest.Config) -> None:

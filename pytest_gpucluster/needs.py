@@ -95,10 +95,11 @@ def nvswitch() -> Need:
             return Answer(None, _no_gpu(facts))
         if all(any(link.remote_type == "switch" for link in gpu.nvlinks or ()) for gpu in found):
             return MET
+        if any(gpu.nvlinks is None or _ends_nowhere(gpu) for gpu in found):
+            return Answer(None, "where the NVLinks lead could not be read")
         wiring = expected.model.nvlink_wiring if expected.model else None
-        supposed = {"switch": True, "chassis": True, "bridge": False, "none": False}.get(
-            wiring or ""
-        )
+        # "mesh_or_switch" and "chassis" boards are built both ways.
+        supposed = {"switch": True, "mesh": False, "bridge": False, "none": False}.get(wiring or "")
         return Answer(False, "no NVSwitch behind the NVLinks", supposed)
 
     return Need(ask)
@@ -195,11 +196,15 @@ def _network(kinds: tuple[str, ...], name: str, min_rate_gbps: float) -> Need:
         supposed = None if kind is None else kind.value in kinds
         ports = [port for port in facts.network if port.kind in kinds]
         active = [port for port in ports if port.state == "ACTIVE"]
+        if not active and any(port.state is None for port in ports):
+            return Answer(None, f"the state of the {name} ports could not be read")
         if not active:
             return Answer(False, f"no active {name} port (found {len(ports)})", supposed)
         best = max(active, key=lambda port: port.rate_gbps or 0)
         if (best.rate_gbps or 0) >= min_rate_gbps:
             return MET
+        if best.rate_gbps is None:
+            return Answer(None, f"the rate of {best.label} could not be read")
         return Answer(
             False, f"{best.label} runs at {best.rate_gbps} of {min_rate_gbps:g} Gb/s", supposed
         )
@@ -209,7 +214,7 @@ def _network(kinds: tuple[str, ...], name: str, min_rate_gbps: float) -> Need:
 
 def _version(subject: str, versions: str, hardware: bool) -> Need:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import InvalidVersion
+    from packaging.version import InvalidVersion, Version
 
     if not isinstance(versions, str):
         raise TypeError(f"{versions!r} is not a text such as '>=1.0'")
@@ -224,10 +229,11 @@ def _version(subject: str, versions: str, hardware: bool) -> Need:
         if found is None:
             return Answer(None, f"the {label} version is not known")
         try:
-            if specifier.contains(found, prereleases=True):
-                return MET
+            Version(found)
         except InvalidVersion:
             return Answer(None, f"{label} {found} is not a version")
+        if specifier.contains(found, prereleases=True):
+            return MET
         demanded = getattr(expected, label)
         supposed = None
         if demanded is not None:
@@ -239,6 +245,10 @@ def _version(subject: str, versions: str, hardware: bool) -> Need:
 
 def _working(facts: NodeFacts) -> list[Gpu]:
     return [gpu for gpu in facts.gpus or () if gpu.lost is None]
+
+
+def _ends_nowhere(gpu: Gpu) -> bool:
+    return any(link.active and link.remote_type is None for link in gpu.nvlinks or ())
 
 
 def _no_gpu(facts: NodeFacts) -> str:

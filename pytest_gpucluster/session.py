@@ -14,7 +14,14 @@ from pytest_gpucluster import collection
 from pytest_gpucluster.acceptance import Acceptance
 from pytest_gpucluster.ledger import Ledger
 from pytest_gpucluster.options import OPTIONS
-from pytest_gpucluster.verdict.findings import FINDING, MEASUREMENT, Finding, Measurement, decode
+from pytest_gpucluster.verdict.findings import (
+    FINDING,
+    MEASUREMENT,
+    Finding,
+    Measurement,
+    NotChecked,
+    decode,
+)
 
 if TYPE_CHECKING:
     from pytest_gpucluster.verdict.verdict import Verdict
@@ -107,22 +114,29 @@ class Session:
         if self.verdict is None:
             return
         terminalreporter.section("gpucluster")
+        late = self._run.remarks[len(self.verdict.remarks) :]  # the report could not hold them
         for text, markup in summary_lines(self.verdict, self.folder):
             terminalreporter.write_line(text, **markup)
-        for remark in self._run.remarks:
-            terminalreporter.write_line(remark, red=True)
+        for remark in late:
+            terminalreporter.write_line(f"note: {remark}", red=True)
 
     def _judge(self, pytest_status: int) -> Verdict:
         from pytest_gpucluster.verdict.exitcodes import exit_code
         from pytest_gpucluster.verdict.verdict import judge, judge_node
 
         run, ledger = self._run, self._ledger
+        allowed = run.profile.checks.allow_warnings if run.profile else ()
+        waived = [f for f in ledger.findings if f.severity == "warn" and f.code in allowed]
+        excused = [
+            NotChecked(f.check, f"the profile allows {f.code}: {f.component} {f.message}", f.node)
+            for f in waived
+        ]
         node = judge_node(
             name=run.node,
             results=ledger.results(run.node),
-            findings=ledger.findings,
+            findings=[finding for finding in ledger.findings if finding not in waived],
             unverified=ledger.unverified,
-            not_applicable=ledger.not_applicable,
+            not_applicable=[*ledger.not_applicable, *excused],
             required=self._required(),
             deselected=self._deselected,
             optional=run.profile.checks.optional or () if run.profile else (),

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpucluster.facts.elf import needed_libraries
 from pytest_gpucluster.facts.model import Software, Unreadable
 from pytest_gpucluster.facts.sysfs import printable, read_bytes, read_line, read_text
 
@@ -39,7 +40,7 @@ def read_software(root: Path = Path("/")) -> SoftwareFacts:
     if torch_folder is not None:
         torch, cuda = torch_versions(torch_folder, problems)
         if cuda is not None:
-            nccl = _torch_nccl(torch_folder, problems)
+            nccl = _torch_nccl(torch_folder, system_nccl, problems)
     software = Software(
         python=".".join(map(str, sys.version_info[:3])),
         driver=kernel_module_version(root),
@@ -132,20 +133,34 @@ def _torch_folder(problems: list[Unreadable]) -> Path | None:
     return Path(locations[0]) if locations else None
 
 
-def _torch_nccl(torch: Path, problems: list[Unreadable]) -> str | None:
-    for library in (torch.parent / "nvidia/nccl/lib/libnccl.so.2", torch / "lib/libnccl.so.2"):
-        if library.exists():
-            version = ask_nccl(str(library)) or _packaged_nccl()
-            if version is None:
-                reason = f"{library} does not load. Run `ldd {library}`, or install torch again."
-                problems.append(Unreadable("torch nccl", printable(reason)))
-            return version
-    reason = (
-        f"no libnccl.so.2 next to {torch}: torch uses the system's or has it linked in. "
-        "Ask `python -c 'import torch; print(torch.cuda.nccl.version())'`."
-    )
-    problems.append(Unreadable("torch nccl", printable(reason)))
-    return None
+def _torch_nccl(torch: Path, system: str | None, problems: list[Unreadable]) -> str | None:
+    """Torch's NCCL: of its own package, of the environment (conda) or of the system."""
+    library = _bundled_nccl(torch)
+    if library is not None:
+        version = ask_nccl(str(library)) or _packaged_nccl()
+        if version is None:
+            reason = f"{library} does not load. Run `ldd {library}`, or install torch again."
+            problems.append(Unreadable("torch nccl", printable(reason)))
+        return version
+    needed = needed_libraries(torch / "lib/libtorch_cuda.so") or ()
+    if any(name.startswith("libnccl.so") for name in needed):
+        version = ask_nccl(str(Path(sys.prefix) / "lib/libnccl.so.2")) or system
+        problem = "torch asks for libnccl.so.2 and the loader finds none. Install NCCL"
+    else:
+        version = None
+        problem = f"no libnccl.so.2 next to {torch}: it may be linked into torch"
+    if version is None:
+        ask = "python -c 'import torch; print(torch.cuda.nccl.version())'"
+        problems.append(Unreadable("torch nccl", printable(f"{problem}. Check with `{ask}`.")))
+    return version
+
+
+def _bundled_nccl(torch: Path) -> Path | None:
+    # Beside torch by its run path, else anywhere on the module path, where torch preloads it.
+    places = [torch.parent, *(Path(entry) for entry in sys.path if entry)]
+    found = (path for place in places for path in place.glob("nvidia/*/lib/libnccl.so.2"))
+    inside = torch / "lib/libnccl.so.2"
+    return next(found, inside if inside.exists() else None)
 
 
 def _packaged_nccl() -> str | None:

@@ -29,7 +29,7 @@ def write_and_read(path: Path, blocks: int) -> WriteResult:
     written, read = hashlib.sha256(), hashlib.sha256()
     try:
         started = time.perf_counter()
-        with path.open("wb") as file:
+        with path.open("w+b") as file:
             for number in range(blocks):
                 block = data[number % len(data)]
                 file.write(block)

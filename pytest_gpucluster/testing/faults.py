@@ -2,7 +2,7 @@
 
 A pytest plugin: ``GPUCLUSTER_FAULT=corrupt_all_reduce:1 pytest -p pytest_gpucluster.testing.faults
 ...`` makes rank 1 receive a wrong value from every all-reduce. Ranks run the same command line
-as the session, so they load it too; nothing happens in any other process.
+as the session, so they load it too; the session itself is ``leader``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pytest_gpucluster.ranks.keys import RANK
 
 VARIABLE = "GPUCLUSTER_FAULT"
 EVERY_RANK = "all"
+LEADER = "leader"
 SLOW_DOWN_S = 0.15
 
 
@@ -117,10 +118,21 @@ def corrupt_send() -> Iterator[None]:
         yield
 
 
+def corrupt_file() -> Iterator[None]:
+    """What is flushed to a disk has one byte changed."""
+
+    def change(handle: int) -> None:
+        os.pwrite(handle, b"\x00" if os.pread(handle, 1, 1000) != b"\x00" else b"\x01", 1000)
+
+    with _patched(os, "fsync", _then(change)):
+        yield
+
+
 FAULTS: dict[str, Callable[[], Iterator[None]]] = {
     fault.__name__: fault
     for fault in (
         corrupt_all_reduce,
+        corrupt_file,
         corrupt_send,
         die_in_all_reduce,
         drop_last_element,
@@ -137,10 +149,10 @@ FAULTS: dict[str, Callable[[], Iterator[None]]] = {
 
 def pytest_configure(config: pytest.Config) -> None:
     fault, rank = _wanted()
-    if fault not in FAULTS or not (rank == EVERY_RANK or rank.isdecimal()):
+    if fault not in FAULTS or not (rank in (EVERY_RANK, LEADER) or rank.isdecimal()):
         raise pytest.UsageError(
-            f"{VARIABLE}={os.environ.get(VARIABLE)!r}: expected FAULT:RANK with a rank number or "
-            f"'all', and one of {', '.join(FAULTS)}."
+            f"{VARIABLE}={os.environ.get(VARIABLE)!r}: expected FAULT:RANK with a rank number, "
+            f"'all' (ranks) or 'leader', and one of {', '.join(FAULTS)}."
         )
 
 
@@ -149,7 +161,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Inject the fault on the chosen rank while a test runs."""
     fault, rank = _wanted()
     mine = item.config.stash.get(RANK, None)
-    if mine is None or rank not in (EVERY_RANK, str(mine.start.rank)):
+    here = {LEADER} if mine is None else {EVERY_RANK, str(mine.start.rank)}
+    if rank not in here:
         return (yield)
     with contextlib.contextmanager(FAULTS[fault])():
         return (yield)

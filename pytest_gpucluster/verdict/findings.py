@@ -90,6 +90,4 @@ def decode(properties: Iterable[tuple[str, object]], name: str, kind: type[R]) -
     """The records of one kind among a report's ``user_properties``."""
     import msgspec
 
-    return [
-        msgspec.json.decode(str(value), type=kind) for key, value in properties if key == name
-    ]
+    return [msgspec.json.decode(str(value), type=kind) for key, value in properties if key == name]

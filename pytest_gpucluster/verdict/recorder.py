@@ -26,9 +26,7 @@ class Findings:
     unverified, whatever its own code does afterwards.
     """
 
-    def __init__(
-        self, node: str, check: str, properties: list[tuple[str, object]]
-    ) -> None:
+    def __init__(self, node: str, check: str, properties: list[tuple[str, object]]) -> None:
         self.node = node
         self.check = check
         self.found: list[Finding] = []

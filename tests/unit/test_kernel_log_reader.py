@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpucluster.facts import kernel_log
 from pytest_gpucluster.facts.kernel_log import MAX_BYTES, parse, read_kernel_log, read_kmsg
 from pytest_gpucluster.facts.model import KernelEvent, to_json
 
@@ -221,6 +222,23 @@ def test_no_log_is_not_an_empty_log(tmp_path: Path, kind: str) -> None:
     assert problem.subject == "kernel log"
     assert "/dev/kmsg" in problem.reason
     assert "root" in problem.reason
+
+
+def test_kernel_buffer_is_read_where_its_device_may_not_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(kernel_log, "read_kmsg", refuse)
+    monkeypatch.setattr(kernel_log, "_klogctl", lambda: f"<3>[    7.5] {XID_79}\n".encode())
+    facts = read_kernel_log()
+    assert facts.unreadable == ()
+    assert facts.events is not None
+    assert [(event.code, event.timestamp) for event in facts.events] == [(79, "7.5")]
+    monkeypatch.setattr(kernel_log, "_klogctl", lambda: b"")
+    (problem,) = read_kernel_log().unreadable
+    assert "Operation not permitted" in problem.reason
 
 
 def test_only_the_newest_part_of_a_long_log_is_held(tmp_path: Path) -> None:

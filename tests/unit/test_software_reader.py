@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpucluster.facts import software
+from pytest_gpucluster.facts.elf import needed_libraries
 from pytest_gpucluster.facts.model import Unreadable, from_json, to_json
 from pytest_gpucluster.facts.software import (
     SoftwareFacts,
@@ -62,9 +63,13 @@ hip: Optional[str] = None
 """
 
 
-def test_both_nccls_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place",
+    ["nvidia/nccl/lib/libnccl.so.2", "nvidia/cu13/lib/libnccl.so.2", "torch/lib/libnccl.so.2"],
+)
+def test_both_nccls_are_told_apart(tmp_path: Path, place: str) -> None:
     install_torch(tmp_path / "site", VERSION_PY)
-    build_nccl(tmp_path / "site/nvidia/nccl/lib/libnccl.so.2", 22907)
+    build_nccl(tmp_path / "site" / place, 22907)
     build_nccl(tmp_path / "system/libnccl.so.2", 2708)
     facts = read_with(tmp_path / "site", LD_LIBRARY_PATH=str(tmp_path / "system"))
     assert facts.unreadable == ()
@@ -80,6 +85,38 @@ def test_cuda_torch_without_nccl_beside_it_is_said_to_be_so(tmp_path: Path) -> N
     (problem,) = facts.unreadable
     assert problem.subject == "torch nccl"
     assert "torch.cuda.nccl.version" in problem.reason
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_torch_that_asks_for_the_system_nccl(tmp_path: Path, installed: bool) -> None:
+    torch = install_torch(tmp_path / "site", VERSION_PY)
+    nccl = tmp_path / "system/libnccl.so.2"
+    build_nccl(nccl, 22809)
+    (torch / "lib").mkdir()
+    library = torch / "lib/libtorch_cuda.so"
+    link = ["cc", "-shared", "-xc", "/dev/null", "-Wl,--no-as-needed", "-xnone", str(nccl)]
+    # Addresses apart from file offsets, as in libraries whose run path was patched.
+    subprocess.run([*link, "-Wl,-Ttext-segment=0x400000", "-o", str(library)], check=True)
+    assert needed_libraries(library) == ("libnccl.so.2", "libc.so.6")
+    if not installed:
+        nccl.unlink()
+    facts = read_with(tmp_path / "site", LD_LIBRARY_PATH=str(tmp_path / "system"))
+    if installed:
+        assert facts.unreadable == ()
+        assert facts.software.torch_nccl == facts.software.system_nccl == "2.28.9"
+    else:
+        assert facts.software.torch_nccl is None
+        assert "the loader finds none" in facts.unreadable[0].reason
+
+
+def test_files_that_are_no_elf(tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    assert needed_libraries(library) is None
+    build_nccl(library, 1)
+    whole = library.read_bytes()
+    for content in (b"", b"\x7fELF", b"MZ" * 500, whole[:64] + b"\xff" * 4000, whole[:700]):
+        library.write_bytes(content)
+        assert needed_libraries(library) in (None, ())
 
 
 def test_nccl_that_does_not_load(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Every check proven able to fail: faults injected, found, and rightly blamed."""
