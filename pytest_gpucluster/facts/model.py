@@ -319,6 +319,8 @@ def from_json(text: bytes | str, kind: type[T], origin: str = "facts") -> T:
         raise FactsError(f"{origin}: not valid {kind.__name__} JSON: {error}") from error
     except UnicodeDecodeError as error:
         raise FactsError(f"{origin}: not UTF-8: {error}") from error
+    except RecursionError as error:
+        raise FactsError(f"{origin}: nested too deeply") from error
 
 
 def load_facts(path: Path) -> NodeFacts:
