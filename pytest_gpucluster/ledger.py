@@ -56,7 +56,10 @@ class Ledger:
     def results(self, node: str) -> list[CheckResult]:
         """One result per test."""
         failed = {finding.check for finding in self.findings if finding.severity == "fail"}
-        return [_result(nodeid, node, phases, nodeid in failed) for nodeid, phases in self.reports.items()]
+        return [
+            _result(nodeid, node, phases, nodeid in failed)
+            for nodeid, phases in self.reports.items()
+        ]
 
 
 def _result(

@@ -154,8 +154,10 @@ class Session:
             versions=_versions(run),
             measurements=ledger.measurements,
             options={
-                option.key: {"value": _plain(run.settings[option.name]),
-                             "source": run.settings.source(option.name)}
+                option.key: {
+                    "value": _plain(run.settings[option.name]),
+                    "source": run.settings.source(option.name),
+                }
                 for option in OPTIONS
             },
             remarks=tuple(run.remarks),

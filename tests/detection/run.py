@@ -119,6 +119,4 @@ def judge(case: Case, outcome: Outcome) -> Judgement:
     mine = [f for f in outcome.findings if f["code"] == case.code and f["check"] == check]
     blamed = {(f["code"], f["component"]) for f in outcome.findings if f["severity"] == "fail"}
     blamed |= {(f["code"], f["component"]) for f in mine}
-    return Judgement(
-        bool(mine) and not accepted, blamed == {(case.code, case.component)}, outcome
-    )
+    return Judgement(bool(mine) and not accepted, blamed == {(case.code, case.component)}, outcome)

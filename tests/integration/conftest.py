@@ -32,9 +32,7 @@ def gpucluster(tmp_path: Path) -> Callable[..., Outcome]:
         environment: dict[str, str] | None = None,
         configured: bool = False,
     ) -> Outcome:
-        return run_pytest(
-            folder, *arguments, environment=environment or {}, configured=configured
-        )
+        return run_pytest(folder, *arguments, environment=environment or {}, configured=configured)
 
     return run
 

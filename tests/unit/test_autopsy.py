@@ -159,9 +159,7 @@ def test_faulthandlers_own_text_is_understood() -> None:
         exec(compile("load_batch()", file, "exec"))
         """
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -213,9 +213,7 @@ def test_a_death_outranks_the_peers_that_noticed_it_first() -> None:
     failure = the_failure(
         merged(failed(0, PEER_LOST, at=1.0), failed(1, PEER_LOST, at=1.1), died(2, 5.0))
     )
-    assert message(failure) == (
-        "rank 2: died (signal SIGKILL) before it reported its result"
-    )
+    assert message(failure) == ("rank 2: died (signal SIGKILL) before it reported its result")
     assert suspects(failure) == "rank 2"
     assert "ranks 0,1: RuntimeError" in str(failure.longrepr)
 

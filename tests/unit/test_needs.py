@@ -112,9 +112,7 @@ def test_one_gpu_with_a_link_down_is_named() -> None:
     ("presence", "meaning"),
     [("required", True), ("absent", False), ("optional", False), ("unknown", None)],
 )
-def test_missing_nvlink_counts_by_what_the_product_has(
-    presence: str, meaning: bool | None
-) -> None:
+def test_missing_nvlink_counts_by_what_the_product_has(presence: str, meaning: bool | None) -> None:
     facts = node(gpu(0), gpu(1))
     assert unmet(ask(needs.nvlink(), facts, supposed(nvlink_present=presence))) == (False, meaning)
 

@@ -116,25 +116,19 @@ def test_a_met_mark_lets_the_test_run(pytester: pytest.Pytester, saved: str) -> 
     run(pytester, "requires_gpus(2)", saved).assert_outcomes(passed=1)
 
 
-def test_what_the_node_is_not_supposed_to_have_skips(
-    pytester: pytest.Pytester, saved: str
-) -> None:
+def test_what_the_node_is_not_supposed_to_have_skips(pytester: pytest.Pytester, saved: str) -> None:
     result = run(pytester, "requires_nvlink()", saved)
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * GPU0 has 0 of 1 NVLinks up"])
 
 
-def test_what_the_node_is_supposed_to_have_fails(
-    pytester: pytest.Pytester, tmp_path: Path
-) -> None:
+def test_what_the_node_is_supposed_to_have_fails(pytester: pytest.Pytester, tmp_path: Path) -> None:
     links = tuple(NvLink(link, active=False) for link in range(18))
     gpus = tuple(Gpu(i, name="NVIDIA H100 80GB HBM3", nvlinks=links) for i in range(8))
     evidence = write(tmp_path, NodeFacts(Host("n"), gpus=gpus))
     result = run(pytester, "requires_nvlink(min_links=18)", evidence)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        ["*requires_nvlink(min_links=18): GPU0 has 0 of 18 NVLinks up*"]
-    )
+    result.stdout.fnmatch_lines(["*requires_nvlink(min_links=18): GPU0 has 0 of 18 NVLinks up*"])
 
 
 def test_what_nobody_knows_is_skipped_as_unverified(pytester: pytest.Pytester, saved: str) -> None:
@@ -143,9 +137,7 @@ def test_what_nobody_knows_is_skipped_as_unverified(pytester: pytest.Pytester, s
     result.stdout.fnmatch_lines(["SKIPPED * unverified: the driver version is not known"])
 
 
-def test_the_policy_fail_fails_what_would_be_skipped(
-    pytester: pytest.Pytester, saved: str
-) -> None:
+def test_the_policy_fail_fails_what_would_be_skipped(pytester: pytest.Pytester, saved: str) -> None:
     result = run(pytester, "requires_nvlink()", saved, "--gpucluster-missing=fail")
     result.assert_outcomes(errors=1)
 
