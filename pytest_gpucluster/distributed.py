@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.ranks.leader import Leader
 
 DEFAULT_CPU_RANKS = 2
+TIMEOUT = pytest.StashKey[float]()  # what pytest-timeout allows a test, in seconds
 MARK = (
     "distributed(world_size='all', backend='auto', isolation='shared', timeout=None): run the "
     "test on ranks. world_size is a number, 'all' or a list of numbers (one test each); backend "
@@ -135,6 +137,18 @@ class Engine:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._leader: Leader | None = None
+        config.pluginmanager.register(self, "gpucluster-engine")
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:
+        """Take pytest-timeout's limit as the deadline of the ranks.
+
+        Its own timer would interrupt the leader, and cannot interrupt a rank in a collective.
+        """
+        if not is_distributed(item) or settings.func_only:
+            return None
+        item.stash[TIMEOUT] = settings.timeout
+        return True
 
     def run(
         self, item: pytest.Item, spec: GroupSpec, nextitem: pytest.Item | None
@@ -145,9 +159,11 @@ class Engine:
 
         keywords = dict.fromkeys(item.keywords, 1)
         identity = merge.TestIdentity(item.nodeid, item.location, keywords)
+        following = self._following(item, nextitem)
+        spec = replace(spec, deadline_s=min(spec.deadline_s, item.stash.get(TIMEOUT, math.inf)))
         try:
             with self._lease(spec):
-                outcome = self._leader_for().run(item.nodeid, spec, self._following(item, nextitem))
+                outcome = self._leader_for().run(item.nodeid, spec, following)
         except RanksDidNotStart as error:
             return [_bare_report(item, "failed", str(error))]
         restore = self._config.hook.pytest_report_from_serializable

@@ -61,11 +61,16 @@ def start_ranks(starts: Sequence[rank.RankStart]) -> list[RunningRank]:
 
     Raises `RanksDidNotStart`; then none of them is left running.
     """
-    running = [_start(start) for start in starts]
+    running: list[RunningRank] = []
     deadline = time.monotonic() + START_DEADLINE_S
     try:
+        for start in starts:
+            running.append(_start(start))
         for member in running:
             _await_ready(member, deadline)
+    except OSError as error:
+        kill(running)
+        raise RanksDidNotStart(f"rank {len(running)} could not be started: {error}") from error
     except BaseException:
         kill(running)
         raise

@@ -61,26 +61,26 @@ def examine(members: Sequence[RunningRank], results: dict[int, RankResult]) -> N
     deadline = time.monotonic() + DUMP_DEADLINE_S
     for member in members:
         result = results[member.rank]
+        if process_state(member.pid) == "stopped":  # it cannot answer, and would use up the time
+            result.ended = "stopped (SIGSTOP)"
+            continue
         result.stack = _await_stack(member, deadline) or None
         with contextlib.suppress(OSError, EOFError, channel.ChannelError):
             if member.control.poll(max(0.0, deadline - time.monotonic())):
                 channel.receive(member.control)
                 flight = member.stacks.with_suffix(".flight.json")
                 result.flight_recorder = flight.read_text(encoding="utf-8")
-        if process_state(member.pid) == "stopped":
-            result.ended = "stopped (SIGSTOP)"
 
 
 def _await_stack(member: RunningRank, deadline: float) -> str:
     """The stack text once it has stopped growing, or what there is at the deadline."""
     text = ""
-    while time.monotonic() < deadline:
+    while True:
         latest = member.stacks.read_text(encoding="utf-8", errors="replace")
-        if latest and latest == text:
-            break
+        if (latest and latest == text) or time.monotonic() >= deadline:
+            return latest
         text = latest
         time.sleep(0.02)
-    return text
 
 
 def process_state(pid: int) -> str:
@@ -144,13 +144,15 @@ def narrate(results: Iterable[RankResult]) -> str:
 
 
 def suspects(results: Sequence[RankResult]) -> list[int]:
-    """The ranks that kept the others waiting: not in a collective when the rest are."""
+    """The ranks that kept the others waiting: elsewhere, or finished without arriving."""
     hung = [result for result in results if result.state == "hung"]
     outside = [
         result.rank
         for result in hung
         if result.ended or not (place := find_place(result.stack)) or not place.collective
     ]
+    if not outside:
+        outside = [result.rank for result in results if result.state == "done"]
     return outside if 0 < len(outside) < len(results) else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import tempfile
 import time
@@ -46,6 +47,7 @@ class Leader:
         self._store: TCPStore | None = None
         self._scratch: Path | None = None
         self._started = 0
+        self._busy = False
 
     def run(self, nodeid: str, spec: GroupSpec, following: str | None) -> GroupResult:
         """Run one test on ``spec.world_size`` ranks and wait for every one of them.
@@ -58,27 +60,33 @@ class Leader:
         if spec.isolation != "shared" or not spec.compatible(self._spec):
             self._generation += 1
         self._spec = spec
-        results = {member.rank: RankResult(member.rank) for member in members}
+        self._busy = True
         for member in members:
-            channel.send(
-                member.connection,
-                "run",
-                nodeid=nodeid,
-                following=following,
-                group=asdict(spec),
-                generation=self._generation,
-            )
-        outcome = self._gather(members, results, spec.deadline_s)
+            with contextlib.suppress(OSError):  # a rank that just died is noticed below
+                channel.send(
+                    member.connection,
+                    "run",
+                    nodeid=nodeid,
+                    following=None if spec.isolation == "process" else following,
+                    group=asdict(spec),
+                    generation=self._generation,
+                )
+        outcome = self._gather(members, spec.deadline_s)
+        self._busy = False
         if not outcome.clean or spec.isolation != "shared":
             self._spec = None
-        if not outcome.clean or spec.isolation == "process":
+        if outcome.complete and not outcome.clean:
+            self._end()  # they can still finalise the fixtures they kept
+        elif not outcome.complete or spec.isolation == "process":
             self._discard()
         return outcome
 
     def stop(self) -> None:
         """End all ranks and remove what they left in the scratch folder."""
-        agent.stop(self._members)
-        self._members = []
+        if self._busy:  # interrupted in the middle of a test: they would not listen
+            self._discard()
+        else:
+            self._end()
         self._store = None
         if self._scratch is not None:
             agent.clean(self._scratch)
@@ -94,6 +102,10 @@ class Leader:
         if missing:
             self._members += agent.start_ranks([self._start(number) for number in missing])
         return self._members[: spec.world_size]
+
+    def _end(self) -> None:
+        agent.stop(self._members)
+        self._members = []
 
     def _discard(self) -> None:
         agent.kill(self._members)
@@ -131,9 +143,8 @@ class Leader:
             )
         return int(self._store.port)
 
-    def _gather(
-        self, members: Sequence[RunningRank], results: dict[int, RankResult], deadline_s: float
-    ) -> GroupResult:
+    def _gather(self, members: Sequence[RunningRank], deadline_s: float) -> GroupResult:
+        results = {member.rank: RankResult(member.rank) for member in members}
         started = time.monotonic()
         limit = started + deadline_s
         failed = False
@@ -175,15 +186,17 @@ def _hear(member: RunningRank, result: RankResult) -> bool:
     except (EOFError, OSError, channel.ChannelError):
         member.process.join(agent.KILL_DEADLINE_S)
         result.state, result.ended = "died", agent.how_it_ended(member)
-        result.failed_at = time.monotonic()
+        result.failed_at = result.failed_at or time.monotonic()
         return True
-    if message["kind"] == "report":
-        report = message["report"]
-        result.reports.append(report)
-        if report.get("outcome") == "failed" and result.failed_at is None:
-            result.failed_at = time.monotonic()
-        return False
-    result.state = "done" if message["kind"] == "done" else "unknown_test"
-    if result.state == "unknown_test":
-        result.failed_at = time.monotonic()
-    return True
+    reports = message.get("reports", [])
+    result.reports += reports
+    if message["kind"] == "unknown_test":
+        result.state = "unknown_test"
+    elif message["kind"] == "done":
+        result.state = "done"
+    elif message["kind"] != "reports":
+        result.state, result.ended = "died", f"unexpected message {message['kind']!r}"
+    failed = any(report.get("outcome") == "failed" for report in reports)
+    if failed or result.state in ("unknown_test", "died"):
+        result.failed_at = result.failed_at or time.monotonic()
+    return result.state != "hung"

@@ -168,9 +168,14 @@ def _disagreement(by_rank: ByRank) -> list[Failure]:
             text = "the ranks disagree: " + "; ".join(
                 f"{rank_list(ranks)} {what}" for what, ranks in said.items()
             )
-            fewest = min(said.values(), key=len)
-            return [Failure(tuple(fewest), phase, text, "", 0.0)]
+            odd = min(said, key=lambda what: (len(said[what]), what == "passed"))
+            return [Failure(tuple(said[odd]), phase, text, "", 0.0)]
     return []
+
+
+def _is_agreed(phase: Phase, by_rank: ByRank) -> bool:
+    verdicts = {_verdict_of(reports.get(phase)) for reports in by_rank.values()}
+    return len(verdicts) == 1 and "failed" not in verdicts
 
 
 def _verdict_of(report: pytest.TestReport | None) -> str:
@@ -222,20 +227,24 @@ def _failed(
     by_rank: ByRank,
     properties: list[tuple[str, object]],
 ) -> list[pytest.TestReport]:
-    root = failures[0]
-    properties = [*properties, (SUSPECTS, rank_list(root.ranks))]
+    # One failed phase tells everything. It is the first that failed anywhere: the root cause may
+    # lie in a later one (a rank died in teardown), yet what failed must not be shown as passed.
+    broken = min((failure.phase for failure in failures), key=PHASES.index)
+    properties = [*properties, (SUSPECTS, rank_list(failures[0].ranks))]
     reports = []
     for phase in PHASES:
-        if phase == "call" and root.phase == "setup":
+        if phase == "call" and broken == "setup":
             continue
         known = [by_phase[phase] for by_phase in by_rank.values() if phase in by_phase]
-        failed = phase == root.phase
-        longrepr = _failure_text(failures) if failed else None
-        outcome: Literal["passed", "failed"] = "failed" if failed else "passed"
-        report = _report(identity, phase, outcome, longrepr, known, properties)
-        if failed:
+        if phase == broken:
+            text = _failure_text(failures)
+            report = _report(identity, phase, "failed", text, known, properties)
             last = {rank: list(by.values())[-1] for rank, by in by_rank.items() if by}
             report.sections = _sections(last)
+        elif known and _is_agreed(phase, by_rank):
+            report = _agreed(identity, phase, by_rank, properties)
+        else:
+            report = _report(identity, phase, "passed", None, known, properties)
         reports.append(report)
     return reports
 

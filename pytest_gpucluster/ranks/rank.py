@@ -7,11 +7,15 @@ own serialised reports.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
+import importlib
 import json
+import multiprocessing.forkserver
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -27,9 +31,10 @@ from pytest_gpucluster.ranks import channel
 from pytest_gpucluster.ranks.group import GroupSpec, ProcessGroup
 from pytest_gpucluster.ranks.keys import RANK
 from pytest_gpucluster.ranks.membership import Membership
+from pytest_gpucluster.ranks.serial import serialisable
+from pytest_gpucluster.ranks.strays import STRAY, Strays
 
 PR_SET_PDEATHSIG = 1
-LONGEST_SECTION = 64 * 1024  # characters of captured output kept per phase and rank
 
 # What the leader's command line may ask for and a rank must not do a second time.
 NEUTRAL_OPTIONS: dict[str, Any] = {
@@ -76,6 +81,7 @@ def main(connection: Connection, control: Connection, start: RankStart) -> None:
     gc.freeze()  # what the server imported is shared and stays: spare the collector
     os.setsid()  # Ctrl-C reaches the leader, which stops its ranks in order
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _let_the_server_go()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(start.folder)
@@ -84,13 +90,27 @@ def main(connection: Connection, control: Connection, start: RankStart) -> None:
     stacks = Path(start.stacks).open("w", encoding="utf-8")  # noqa: SIM115 - open for life
     faulthandler.enable(file=stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
-    threading.Thread(target=_obey, args=(control, Path(start.stacks)), daemon=True).start()
+    threading.Thread(target=_obey, args=(control, start), daemon=True).start()
     session = RankSession(connection, start)
     code = pytest.main(list(start.arguments), plugins=[session])
     if not session.ready:
         channel.send(connection, "not_started", exit_code=int(code))
-    sys.stdout.flush()
-    os._exit(0)  # the leader has all it needs; interpreter shutdown could hang in a library
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    # The leader has all it needs, and interpreter shutdown could hang in a library.
+    os._exit(0 if session.told_to_exit else int(code))
+
+
+def _let_the_server_go() -> None:
+    """Close this rank's share of the fork server's life line.
+
+    With it the server would outlive the leader for as long as one rank is stopped, and the
+    server's death is what ends a rank that cannot act by itself.
+    """
+    server: Any = multiprocessing.forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
 
 
 def _redirect_output(log: Path) -> None:
@@ -104,25 +124,26 @@ def _redirect_output(log: Path) -> None:
             os.close(extra)
 
 
-def _obey(control: Connection, stacks: Path) -> None:
+def _obey(control: Connection, start: RankStart) -> None:
     """Answer the leader while the main thread is busy or blocked in a collective."""
     while True:
         try:
             message = channel.receive(control)
-        except (EOFError, OSError):
-            os.kill(os.getpid(), signal.SIGKILL)  # the leader is gone
+        except (EOFError, OSError):  # the leader is gone
+            shutil.rmtree(Path(start.stacks).parent, ignore_errors=True)
+            os.killpg(0, signal.SIGKILL)
             return
         if message["kind"] == "flight_recorder":
-            stacks.with_suffix(".flight.json").write_text(_flight_recorder(), encoding="utf-8")
+            flight = Path(start.stacks).with_suffix(".flight.json")
+            flight.write_text(_flight_recorder(), encoding="utf-8")
             channel.send(control, "written")
 
 
 def _flight_recorder() -> str:
     """torch's record of recent collectives as JSON text, ``{}`` where there is none."""
     try:
-        from torch._C._distributed_c10d import _dump_fr_trace_json
-
-        text = _dump_fr_trace_json(True, False)
+        c10d: Any = importlib.import_module("torch._C._distributed_c10d")
+        text = c10d._dump_fr_trace_json(True, False)
     except Exception as error:
         return json.dumps({"unavailable": str(error)})
     return text.decode() if isinstance(text, bytes) else str(text)
@@ -135,6 +156,7 @@ class RankSession:
         self.start = start
         self.payload = start.payload
         self.ready = False
+        self.told_to_exit = False
         self._connection = connection
         self._membership = Membership(start.rank, start.store_port)
         self._items: dict[str, pytest.Item] = {}
@@ -142,6 +164,8 @@ class RankSession:
         self._generation = 0
         self._promised: str | None = None
         self._last: pytest.Item | None = None
+        self._held: list[dict[str, Any]] = []
+        self._strays = Strays()
         self._config: pytest.Config
 
     @pytest.hookimpl(tryfirst=True)
@@ -167,6 +191,7 @@ class RankSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.ready = True
+        session.config.option.no_summary = True  # nobody reads it, and plugins take long over it
         channel.send(self._connection, "ready")
         while True:
             try:
@@ -174,6 +199,7 @@ class RankSession:
             except EOFError:
                 break
             if message["kind"] == "exit":
+                self.told_to_exit = True
                 break
             self._run(session, message)
         self._membership.leave()
@@ -192,12 +218,23 @@ class RankSession:
         following = self._items.get(message["following"] or "")
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         self._last, self._promised = item, following.nodeid if following else None
-        channel.send(self._connection, "done")
+        channel.send(self._connection, "done", reports=self._take_held())
         if self._spec.isolation != "shared":
             self._membership.leave()  # after the result: the leader need not wait for it
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        channel.send(self._connection, "report", report=_serialisable(self._config, report))
+        if self._strays.came_back():
+            report.outcome, report.longrepr = "failed", STRAY
+        self._held.append(serialisable(self._config, report))
+        # The leader must hear of a failure at once, and of a setup to know where a hang is;
+        # the rest travels with "done", because each message wakes the leader.
+        if report.failed or report.when == "setup":
+            channel.send(self._connection, "reports", reports=self._take_held())
+
+    def _take_held(self) -> list[dict[str, Any]]:
+        held, self._held = self._held, []
+        return held
 
     def process_group(self) -> ProcessGroup:
         """Join the group of the running test; called by the fixture."""
@@ -221,32 +258,3 @@ def _tear_down_to(session: pytest.Session, item: pytest.Item) -> None:
     pytest has no public way to say "something else runs next".
     """
     session._setupstate.teardown_exact(item)
-
-
-def _serialisable(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
-    """pytest's own serial form, output cut to a bearable length, JSON throughout."""
-    report.sections = [(name, _cut(text)) for name, text in report.sections]
-    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
-    try:
-        json.dumps(data)
-    except (TypeError, ValueError):
-        plain = {"nodeid", "location", "outcome", "when", "sections", "duration"}
-        data = {
-            **{key: value for key, value in data.items() if key in plain},
-            "keywords": {},
-            "longrepr": str(report.longrepr) if report.longrepr else None,
-            "user_properties": [[str(key), str(value)] for key, value in report.user_properties],
-            "start": report.start,
-            "stop": report.stop,
-            "$report_type": "TestReport",
-        }
-    return data
-
-
-def _cut(text: str) -> str:
-    if len(text) <= LONGEST_SECTION:
-        return text
-    half = LONGEST_SECTION // 2
-    return (
-        f"{text[:half]}\n... {len(text) - LONGEST_SECTION} characters left out ...\n{text[-half:]}"
-    )

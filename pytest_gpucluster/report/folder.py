@@ -1,19 +1,22 @@
-"""The report folder: what is written where, and how."""
+"""The report folder: what is written where, and when."""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import hashlib
 import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_gpucluster.facts.model import NodeFacts, to_json
+from pytest_gpucluster.facts.model import NodeFacts, to_builtins, to_json
+from pytest_gpucluster.report.files import append_line, write_atomically
 from pytest_gpucluster.verdict.findings import Measurement, encode
 from pytest_gpucluster.verdict.verdict import Verdict
 
-# Results of an earlier run, which must not be taken for this one's.
-STALE = ("verdict.json", "report.html", "measurements.jsonl")
+# Results of an earlier run, which must not be taken for this one's. Its facts may be this
+# run's evidence and are only ever replaced.
+STALE = ("verdict.json", "report.html", "metrics.prom", "measurements.jsonl")
 
 
 class ReportError(RuntimeError):
@@ -26,30 +29,33 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in STALE:
             (folder / name).unlink(missing_ok=True)
-        for old in (folder / "facts").glob("*.json"):
-            old.unlink()
-        probe = tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-")
-        probe.close()
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):
+            pass
     except OSError as error:
+        reason = "it is a file" if folder.is_file() else error.strerror
         raise ReportError(
-            f"The report folder {folder} cannot be used: {error.strerror}. Choose another with "
+            f"The report folder {folder} cannot be used: {reason}. Choose another with "
             "--gpucluster-report=DIR."
         ) from None
 
 
 def write_report(folder: Path, verdict: Verdict, facts: Mapping[str, NodeFacts]) -> list[Path]:
-    """Write verdict, page and facts; returns their paths. The verdict is written last, so that
-    a folder with one is complete. Raises `ReportError`."""
+    """Write facts, page, metrics and verdict; returns their paths.
+
+    The verdict is written last, so that a folder with one is complete. Raises `ReportError`.
+    """
     from pytest_gpucluster.report.html import render
+    from pytest_gpucluster.report.prometheus import exposition
 
     written = []
     try:
+        (folder / "facts").mkdir(exist_ok=True)
         for name, node in facts.items():
             path = folder / "facts" / f"{safe_name(name)}.json"
-            path.parent.mkdir(exist_ok=True)
-            written.append(write_atomically(path, to_json(node)))
-        written.append(write_atomically(folder / "report.html", render(verdict, facts).encode()))
-        written.append(write_atomically(folder / "verdict.json", to_json(verdict)))
+            written.append(write_atomically(path, _json(node)))
+        written.append(write_atomically(folder / "report.html", render(verdict, facts)))
+        written.append(write_atomically(folder / "metrics.prom", exposition(verdict)))
+        written.append(write_atomically(folder / "verdict.json", _json(verdict)))
     except OSError as error:
         raise ReportError(
             f"The report in {folder} is incomplete: {error.strerror}. The verdict stands on the "
@@ -59,32 +65,36 @@ def write_report(folder: Path, verdict: Verdict, facts: Mapping[str, NodeFacts])
 
 
 def append_measurement(path: Path, measurement: Measurement) -> None:
-    """Add one line; a crash loses nothing that was measured before."""
-    line = encode(measurement) + "\n"
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError:
-        return  # writing the report will say what is wrong with the folder
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(line)
+    """Add one line; a crash loses nothing that was measured before.
 
-
-def write_atomically(path: Path, data: bytes) -> Path:
-    """Replace ``path`` as a whole: readers see the old contents or the new, never a part."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
+    A folder that cannot be written to is reported when the verdict is written, not here.
+    """
+    with contextlib.suppress(OSError):
+        append_line(path, encode(measurement))
 
 
 def safe_name(name: str) -> str:
-    """A node's name as a file name: no separators, no leading dot, not too long."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100] or "node"
+    """A node's name as a file name: no separators, no leading dot, not too long.
+
+    Names that had to be changed get a digest, so that no two nodes share a file.
+    """
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
+    if safe == name and safe:
+        return safe
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{safe or 'node'}-{digest}"
+
+
+def _json(value: object) -> bytes:
+    return to_json(_encodable(to_builtins(value)))
+
+
+def _encodable(value: object) -> object:
+    """Without halves of surrogate pairs, which a file name or a message may hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(entry) for entry in value]
+    return value

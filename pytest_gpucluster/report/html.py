@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.facts.model import Gpu, NodeFacts
-from pytest_gpucluster.report.charts import bar
+from pytest_gpucluster.facts.model import NodeFacts
+from pytest_gpucluster.report.charts import bar, legend
 from pytest_gpucluster.report.matrix import link_matrix
-from pytest_gpucluster.report.terminal import MEANING
-from pytest_gpucluster.verdict.verdict import NodeVerdict, Verdict
+from pytest_gpucluster.report.tables import by_reason, gpu_row, node_rows
+from pytest_gpucluster.report.text import MEANING, figure, name_parts, printable
+from pytest_gpucluster.verdict.verdict import WORST_FIRST, NodeVerdict, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 LONGEST_TEXT = 600
+MANY_NODES = 4  # with more, only nodes that are not accepted show their hardware unfolded
 SYMBOLS = {
     "accepted": "✓",
     "accepted_with_warnings": "✓",
@@ -35,78 +37,57 @@ SYMBOLS = {
 
 def render(verdict: Verdict, facts: Mapping[str, NodeFacts]) -> str:
     """The page. Everything that came from a machine is escaped by the template engine."""
-    nodes = [_node(node, facts.get(node.name)) for node in verdict.nodes]
+    nodes = sorted(verdict.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
     return _template().render(
         verdict=verdict,
-        meaning=MEANING[verdict.verdict],
+        meaning=MEANING[verdict.verdict][:1].upper() + MEANING[verdict.verdict][1:],
         symbols=SYMBOLS,
-        nodes=nodes,
+        nodes=[_node(node, facts.get(node.name), many=len(nodes) > MANY_NODES) for node in nodes],
         measurements=[{"m": m, "bar": bar(m)} for m in verdict.measurements],
-        settings=[(name, entry) for name, entry in verdict.options.items()],
+        legend={name: legend(name) for name in ("value", "floor", "expected", "ceiling")},
     )
 
 
-def _node(node: NodeVerdict, facts: NodeFacts | None) -> dict[str, Any]:
+def _node(node: NodeVerdict, facts: NodeFacts | None, *, many: bool) -> dict[str, Any]:
     gpus = facts.gpus if facts else None
+    worst_last = sorted(node.findings, key=lambda finding: finding.severity != "warn")
+    blamed = {part: f.severity for f in worst_last for part in f.component.split(",")}
+    lost = any(gpu.lost for gpu in gpus or ())
     return {
         "verdict": node,
         "facts": facts,
-        "gpus": [_gpu_row(gpu) for gpu in gpus or ()],
+        "host": node_rows(facts) if facts else {},
+        "gpus": [gpu_row(gpu, with_state=lost) for gpu in gpus or ()],
         "matrix": link_matrix(facts) if facts and gpus and len(gpus) > 1 else None,
-        "blamed": {part for f in node.findings for part in f.component.split(",")},
-        "unverified": _by_reason(node.unverified),
-        "not_applicable": _by_reason(node.not_applicable),
+        "ports": [port for port in (facts.network or () if facts else ()) if not port.virtual],
+        "blamed": blamed,
+        "unverified": by_reason(node.unverified),
+        "not_applicable": by_reason(node.not_applicable),
+        "unfolded": not many or bool(node.findings or node.unverified),
+        "fails": sum(1 for f in node.findings if f.severity == "fail"),
+        "warns": sum(1 for f in node.findings if f.severity == "warn"),
     }
-
-
-def _by_reason(entries: Any) -> list[tuple[str, list[str]]]:
-    grouped: dict[str, list[str]] = {}
-    for entry in entries:
-        checks = grouped.setdefault(entry.reason, [])
-        if entry.check and entry.check not in checks:
-            checks.append(entry.check)
-    return list(grouped.items())
-
-
-def _gpu_row(gpu: Gpu) -> dict[str, str]:
-    ecc = gpu.ecc.enabled if gpu.ecc else None
-    up, all_links = gpu.active_links, gpu.nvlinks
-    return {
-        "GPU": gpu.label,
-        "Model": gpu.name or "–",
-        "Bus": gpu.bus_id or "–",
-        "Memory": f"{gpu.memory_bytes / 1e9:.1f} GB" if gpu.memory_bytes else "–",
-        "ECC": {True: "on", False: "off", None: "–"}[ecc],
-        "PCIe": _pcie(gpu),
-        "NVLinks up": f"{up} of {len(all_links)}" if up is not None and all_links else "–",
-        "Temp.": f"{gpu.temperature:g} °C" if gpu.temperature is not None else "–",
-        "Power limit": f"{gpu.power.limit:g} W" if gpu.power.limit else "–",
-        "State": gpu.lost or "reachable",
-    }
-
-
-def _pcie(gpu: Gpu) -> str:
-    if gpu.pcie.max_generation is None:
-        return "–"
-    now = f", now gen {gpu.pcie.generation}" if gpu.pcie.generation else ""
-    return f"gen {gpu.pcie.max_generation} x{gpu.pcie.width or '?'}{now}"
 
 
 def _shorten(value: object) -> str:
     text = str(value)
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+    clean = printable(text, LONGEST_TEXT)
+    return clean if len(text) <= LONGEST_TEXT else f"{clean} ({len(text)} characters)"
 
 
 def _figure(value: object) -> str:
-    if value is None:
-        return "–"
-    return f"{value:g}" if isinstance(value, float) else _shorten(value)
+    return _shorten(figure(value))
 
 
 @cache
 def _template() -> Template:
     environment = _environment()
-    environment.filters |= {"short": _shorten, "figure": _figure}
+    environment.filters |= {
+        "short": _shorten,
+        "figure": _figure,
+        "parts": lambda component: _shorten(name_parts(component)),
+        "words": lambda name: str(name).replace("_", " "),
+    }
     return environment.get_template("report.html")
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pytest_gpucluster.report.text import printable
 from pytest_gpucluster.verdict.findings import Finding, Measurement
 
 
 def properties(record: Finding | Measurement) -> list[tuple[str, str]]:
     """Name and value pairs: a measurement under its own name, a finding under its code."""
+    pairs = [("gpucluster.node", record.node)]
     if isinstance(record, Measurement):
-        pairs = [(f"{record.name} [{record.unit}]", f"{record.value:g}")]
-        if record.floor is not None:
-            pairs.append((f"{record.name} floor [{record.unit}]", f"{record.floor:g}"))
-        return [("gpucluster.node", record.node), *pairs]
-    return [
-        ("gpucluster.node", record.node),
-        (f"{record.severity} {record.code}", f"{record.component}: {record.message}"),
-    ]
+        numbers = {"": record.value, " floor": record.floor, " expected": record.expected}
+        pairs += [
+            (f"{record.name}{what} [{record.unit}]", f"{number:g}")
+            for what, number in numbers.items()
+            if number is not None
+        ]
+    else:
+        pairs.append((f"{record.severity} {record.code}", f"{record.component}: {record.message}"))
+    return [(printable(name), printable(value)) for name, value in pairs]

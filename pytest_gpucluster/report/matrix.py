@@ -31,7 +31,7 @@ def link_matrix(facts: NodeFacts) -> list[tuple[str, list[Cell | None]]]:
     gpus = facts.gpus or ()
     counts = {(a.index, b.index): links_between(a, b) for a in gpus for b in gpus if a is not b}
     most = max(filter(None, counts.values()), default=0)
-    ancestors = {(pair.a, pair.b): pair.ancestor for pair in facts.pairs or ()}
+    pairs = {(pair.a, pair.b): pair for pair in facts.pairs or ()}
     rows: list[tuple[str, list[Cell | None]]] = []
     for a in gpus:
         cells: list[Cell | None] = []
@@ -40,11 +40,15 @@ def link_matrix(facts: NodeFacts) -> list[tuple[str, list[Cell | None]]]:
                 cells.append(None)
                 continue
             count = counts[a.index, b.index]
-            key = (min(a.index, b.index), max(a.index, b.index))
-            path = ANCESTORS.get(ancestors.get(key) or "", "–")
+            pair = pairs.get((min(a.index, b.index), max(a.index, b.index)))
+            path = ANCESTORS.get(pair.ancestor or "", "–") if pair else "–"
             text = f"NV{count}" if count else path
-            heat = round(4 * count / most) if count and most else 0
-            title = f"{a.label} to {b.label}: {f'{count} NVLinks' if count else path}"
+            heat = max(1, round(4 * count / most)) if count and most else 0
+            title = (
+                f"{a.label} to {b.label}: {f'{count} NVLinks, ' if count else ''}PCIe path {path}"
+            )
+            if pair:
+                title += f", peer access {pair.read.replace('_', ' ')}"
             cells.append(Cell(text, heat, title))
         rows.append((a.label, cells))
     return rows

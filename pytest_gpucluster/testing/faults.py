@@ -222,13 +222,16 @@ def _after_ddp_reduction(change: Callable[[Any], Any]) -> Iterator[None]:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel
 
-    def hook(state: Any, bucket: Any) -> Any:
-        return allreduce_hook(state, bucket).then(lambda future: change(future.value()))
-
     def wrap(original: Any) -> Any:
         def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            self.register_comm_hook(None, hook)
+            # A lambda: DDP accepts a hook without annotations, or with exactly its own.
+            self.register_comm_hook(
+                None,
+                lambda state, bucket: allreduce_hook(state, bucket).then(
+                    lambda future: change(future.value())
+                ),
+            )
 
         return initialise
 

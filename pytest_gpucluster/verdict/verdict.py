@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -86,29 +86,35 @@ def judge_node(
     optional: Sequence[str] = (),
     deselected: Collection[str] = (),
     mode: Mode = "live",
+    lost: str | None = None,
 ) -> NodeVerdict:
     """Judge one node.
 
-    ``required``: ids of checks that must have passed, failed, or said that they do not apply.
-    ``optional``: globs of ids that may be missing. ``deselected``: ids left out on the command
-    line. Nothing checked is never accepted.
+    ``required``: ids of checks that must have passed, failed, or said that they do not apply; an
+    id without parameters stands for all of its cases. ``optional``: globs of ids that need not
+    verify anything. ``deselected``: ids left out on the command line. ``lost``: why the node
+    stopped answering. Nothing checked is never accepted.
     """
-    found = [*findings, *_findings_of_failures(results, findings)]
-    absent = list(not_applicable)
+    found = list(findings)
+    folded = fold([*found, *_findings_of_failures(results, found)])
+    said = list(unverified)
+    absent = [*not_applicable, *(_waived(e) for e in said if _matches(e.check, optional))]
     excused = {entry.check for entry in absent}
     gaps = _once(
-        [entry for entry in unverified if not _matches(entry.check, optional)],
+        [entry for entry in said if not _matches(entry.check, optional)],
         _missing(name, results, required, optional, deselected, excused),
     )
-    folded = fold(found)
-    passed = any(result.outcome == "passed" for result in results)
+    if lost is not None:
+        gaps.insert(0, NotChecked("", f"the node was lost: {lost}", name))
+    if not gaps and not any(result.outcome == "passed" for result in results):
+        gaps.append(NotChecked("", "no check has passed", name))
     verdict: VerdictName
     if any(finding.severity == "fail" for finding in folded):
         verdict = "rejected"
-    elif gaps or not passed:
+    elif lost is not None:
+        verdict = "lost"
+    elif gaps:
         verdict = "unverified"
-        if not gaps:
-            gaps = [NotChecked("", "no check has passed", name)]
     elif mode == "rehearsal":
         verdict = "rehearsed"
     else:
@@ -131,8 +137,9 @@ def judge(
     remarks: tuple[str, ...] = (),
 ) -> Verdict:
     """The cluster's verdict: the worst of its nodes; without nodes nothing was verified."""
-    verdicts = {node.verdict for node in nodes}
-    worst = next((name for name in WORST_FIRST if name in verdicts), "unverified")
+    numbers = Counter(node.verdict for node in nodes)
+    present = [verdict for verdict in WORST_FIRST if numbers[verdict]]
+    worst: VerdictName = present[0] if present else "unverified"
     return Verdict(
         verdict=worst,
         mode=mode,
@@ -141,7 +148,7 @@ def judge(
         level=level,
         profile=profile,
         versions=versions,
-        counts=dict(Counter(node.verdict for node in nodes)),
+        counts={verdict: numbers[verdict] for verdict in present},
         nodes=tuple(nodes),
         measurements=tuple(measurements),
         options=options,
@@ -160,7 +167,7 @@ def _findings_of_failures(
             "fail",
             "check.failed",
             result.suspects or "node",
-            result.reason or "the test failed",
+            (result.reason or "the test failed").removeprefix(f"{result.suspects}: "),
             next_step=f"Run it alone: pytest --gpucluster {result.check}",
             node=result.node,
             check=result.check,
@@ -178,31 +185,45 @@ def _missing(
     deselected: Collection[str],
     excused: Collection[str],
 ) -> list[NotChecked]:
-    by_check = {result.check: result for result in results}
+    """Checks that were wanted and did not judge, and every check that crashed."""
     wanted = [check for check in required if not _matches(check, optional)]
-    crashed = [r.check for r in results if r.outcome == "crashed" and r.check not in wanted]
     gaps = []
-    for check in [*wanted, *crashed]:
-        result = by_check.get(check)
-        if result is None:
-            left_out = check in deselected
+    for check in wanted:
+        if not any(_is_case_of(result.check, check) for result in results):
+            left_out = any(_is_case_of(item, check) for item in deselected)
             reason = "deselected on the command line" if left_out else "it was not run"
-        elif result.outcome in ("passed", "failed") or check in excused:
-            continue
-        elif result.outcome == "crashed":
+            gaps.append(NotChecked(check, reason, node))
+    for result in results:
+        if result.outcome == "crashed":
             reason = f"the check itself crashed: {result.reason}"
+        elif result.outcome in ("passed", "failed") or result.check in excused:
+            continue
+        elif any(_is_case_of(result.check, check) for check in wanted):
+            reason = (result.reason or result.outcome.replace("_", " ")).removeprefix(
+                "unverified: "
+            )
         else:
-            reason = result.reason or result.outcome.replace("_", " ")
-        gaps.append(NotChecked(check, reason.removeprefix("unverified: "), node))
+            continue
+        gaps.append(NotChecked(result.check, reason, node))
     return gaps
+
+
+def _is_case_of(item: str, check: str) -> bool:
+    """``test_x.py::test_y[4]`` is a case of ``test_x.py::test_y``."""
+    return item == check or item.startswith(f"{check}[")
+
+
+def _waived(entry: NotChecked) -> NotChecked:
+    return replace(entry, reason=f"not verified, and the profile calls it optional: {entry.reason}")
 
 
 def _once(said: Sequence[NotChecked], missing: Sequence[NotChecked]) -> list[NotChecked]:
     """A check that said itself why it is unverified is not named a second time."""
     known = {entry.check for entry in said}
-    unique = {(entry.check, entry.reason): entry for entry in said}
-    return [*unique.values(), *(entry for entry in missing if entry.check not in known)]
+    more = [entry for entry in missing if entry.check not in known]
+    return list({(entry.check, entry.reason): entry for entry in [*said, *more]}.values())
 
 
 def _matches(check: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(check, glob) for glob in globs)
+    """Whether a glob names the check, or the check that it is a case of."""
+    return any(fnmatchcase(check, g) or fnmatchcase(check.split("[")[0], g) for g in globs)

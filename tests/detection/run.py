@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpucluster.facts.model import load_facts, to_json
+from filelock import FileLock
+
+from pytest_gpucluster.facts.model import NodeFacts, load_facts, to_json
 from pytest_gpucluster.testing import fake_nvml, machines
 from pytest_gpucluster.testing.fake_torch import install_fake_torch
 from tests.detection.cases import Case
@@ -90,23 +93,28 @@ def run_case(case: Case, folder: Path, libraries: Path) -> Outcome:
         arguments.append("--gpucluster-profile=profile.toml")
     if case.fault is not None:
         arguments += ["--gpucluster-rehearse", f"--gpucluster-ranks={case.ranks}"]
-        arguments += ["-p", "pytest_gpucluster.testing.faults"]
+        arguments += ["-p", "pytest_gpucluster.testing.faults", f"gpucluster/{case.check}"]
         return run_pytest(folder, *arguments, environment={"GPUCLUSTER_FAULT": case.fault})
     if case.change is not None:
-        facts = case.change(healthy_facts(folder / "healthy", libraries, case.machine))
+        facts = case.change(healthy_facts(libraries, case.machine))
         (folder / "facts.json").write_bytes(to_json(facts))
         return run_pytest(folder, *arguments, "--gpucluster-evidence=facts.json", environment={})
     fake = fake_environment(folder, libraries, case.machine, case.overlay, **case.torch)
     return run_pytest(folder, *arguments, environment={**fake, **case.environment})
 
 
-def healthy_facts(folder: Path, libraries: Path, machine: str) -> Any:
-    """The facts that a healthy fake machine saves."""
-    folder.mkdir()
-    fake = fake_environment(folder, libraries, machine)
-    run_pytest(folder, "--gpucluster-level=inventory", environment=fake)
-    (saved,) = (folder / "gpucluster-report/facts").glob("*.json")
-    return load_facts(saved)
+def healthy_facts(libraries: Path, machine: str) -> NodeFacts:
+    """The facts that a healthy fake machine saves; read once for all cases."""
+    with FileLock(libraries / f"{machine}.lock"):
+        saved = libraries / f"{machine}.json"
+        if not saved.exists():
+            with tempfile.TemporaryDirectory(dir=libraries) as name:
+                folder = Path(name)
+                fake = fake_environment(folder, libraries, machine)
+                run_pytest(folder, "--gpucluster-level=inventory", environment=fake)
+                (written,) = (folder / "gpucluster-report/facts").glob("*.json")
+                written.rename(saved)
+        return load_facts(saved)
 
 
 def judge(case: Case, outcome: Outcome) -> Judgement:

@@ -10,6 +10,7 @@ from filelock import FileLock
 
 from pytest_gpucluster.testing import fake_nvml
 from tests.detection.run import Outcome, fake_environment, run_pytest
+from tests.integration.ranked import ranked  # noqa: F401 - pytest finds fixtures by name
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ from pytest_gpucluster.ranks.autopsy import (
 )
 from pytest_gpucluster.ranks.results import RankResult, RankState
 
-STDLIB = os.path.dirname(os.__file__)
+STDLIB = Path(os.__file__).parent
 
 HARNESS = """\
   File "/venv/lib/python3.11/site-packages/_pytest/python.py", line 166 in pytest_pyfunc_call
@@ -196,8 +197,9 @@ def test_a_stopped_rank_is_a_suspect_even_inside_a_collective() -> None:
     assert suspects([result(0, IN_ALL_REDUCE), stopped]) == [1]
 
 
-def test_a_rank_that_finished_is_no_suspect_of_the_hang() -> None:
-    assert suspects([result(0, IN_ALL_REDUCE), result(1, state="done")]) == []
+def test_a_rank_that_finished_while_the_rest_wait_for_it_is_the_suspect() -> None:
+    assert suspects([result(0, IN_ALL_REDUCE), result(1, state="done")]) == [1]
+    assert suspects([result(0, IN_OWN_CODE), result(1, state="done")]) == [0]
 
 
 def test_the_story_joins_ranks_that_are_at_the_same_place() -> None:

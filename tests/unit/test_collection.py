@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_pytest_deselects_what_lies_above_the_level(level: str, pytester: pytest
 
 def test_a_higher_level_asks_for_all_that_a_lower_one_asks_for() -> None:
     required = [set(required_checks(at_level(level))) for level in LEVELS]
-    assert all(low < high for low, high in zip(required, required[1:], strict=False))
+    assert all(low < high for low, high in pairwise(required))
     assert required[-1] == set(level_by_check())
 
 

@@ -7,9 +7,9 @@ answered "not supported", as parts without the feature do.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -37,20 +37,10 @@ def build(directory: Path) -> Path:
             "The fake NVML library needs a C compiler (cc, gcc or clang): install one."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f"{LIBRARY}.{os.getpid()}"
     code = [str(path) for path in files if path.suffix == ".c"]
-    subprocess.run(
-        [
-            compiler,
-            "-shared",
-            "-fPIC",
-            "-O1",
-            f"-Wl,-soname,{LIBRARY}",
-            *code,
-            "-o",
-            str(unfinished),
-        ],
-        check=True,
-    )
-    unfinished.replace(library)
+    with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+        output = Path(unfinished) / LIBRARY
+        options = ["-shared", "-fPIC", "-O1", f"-Wl,-soname,{LIBRARY}"]
+        subprocess.run([compiler, *options, *code, "-o", str(output)], check=True)
+        output.replace(library)
     return folder

@@ -1,0 +1,44 @@
+"""A rank's report on its way to the leader: pytest's own serial form, JSON, of bearable length."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+LONGEST_SECTION = 64 * 1024  # characters of captured output kept per phase and rank
+LONGEST_REPORT = 4 * 2**20  # characters of a report's JSON; a longer one is cut down
+
+
+def serialisable(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
+    """pytest's own serial form, output cut to a bearable length, JSON throughout."""
+    report.sections = [(name, _cut(text)) for name, text in report.sections]
+    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    try:
+        fits = len(json.dumps(data)) <= LONGEST_REPORT
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        plain = {"nodeid", "location", "outcome", "when", "sections", "duration"}
+        data = {
+            **{key: value for key, value in data.items() if key in plain},
+            "keywords": {},
+            "longrepr": _cut(str(report.longrepr)) if report.longrepr else None,
+            "user_properties": [
+                [_cut(str(key)), _cut(str(value))] for key, value in report.user_properties
+            ],
+            "start": report.start,
+            "stop": report.stop,
+            "$report_type": "TestReport",
+        }
+    return data
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_SECTION:
+        return text
+    half = LONGEST_SECTION // 2
+    return (
+        f"{text[:half]}\n... {len(text) - LONGEST_SECTION} characters left out ...\n{text[-half:]}"
+    )
