@@ -39,7 +39,7 @@ class Ledger:
 
     def add(self, report: pytest.TestReport) -> list[Measurement]:
         """Take one report; returns the measurements it brought for the first time."""
-        self.reports.setdefault(report.nodeid, {})[report.when or "call"] = report
+        self.reports.setdefault(report.nodeid, {})[report.when] = report
         new = []
         for key, value in report.user_properties:
             mark = (report.nodeid, key, str(value))

@@ -53,7 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if run.judges and not config.option.collectonly:
         from pytest_gpucluster.session import Session
 
-        config.pluginmanager.register(Session(config, run), "gpucluster-session")
+        session = Session(config, run)
+        config.pluginmanager.register(session, "gpucluster-session")
+        if config.pluginmanager.hasplugin("html"):
+            from pytest_gpucluster.html_hooks import HtmlHooks
+
+            config.pluginmanager.register(HtmlHooks(session), "gpucluster-html")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -33,12 +33,17 @@ class Session:
     def __init__(self, config: pytest.Config, run: Acceptance) -> None:
         self._config = config
         self._run = run
-        self._ledger = Ledger()
+        self.ledger = Ledger()
         self._deselected: set[str] = set()
         self._started = datetime.now(timezone.utc)
         self._clock = time.monotonic()
         self.folder: Path = config.invocation_params.dir / run.settings["report"]
         self.verdict: Verdict | None = None
+
+    @property
+    def node(self) -> str:
+        """The node's name in reports."""
+        return self._run.node
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -85,7 +90,7 @@ class Session:
         from pytest_gpucluster.report.folder import append_measurement
         from pytest_gpucluster.report.junit import properties
 
-        for measurement in self._ledger.add(report):
+        for measurement in self.ledger.add(report):
             append_measurement(self.folder / "measurements.jsonl", measurement)
         if report.when == "teardown":  # JUnit takes the properties of the last phase
             records: list[Finding | Measurement] = [
@@ -124,7 +129,7 @@ class Session:
         from pytest_gpucluster.verdict.exitcodes import exit_code
         from pytest_gpucluster.verdict.verdict import judge, judge_node
 
-        run, ledger = self._run, self._ledger
+        run, ledger = self._run, self.ledger
         allowed = run.profile.checks.allow_warnings if run.profile else ()
         waived = [f for f in ledger.findings if f.severity == "warn" and f.code in allowed]
         excused = [
@@ -177,8 +182,7 @@ class Session:
         path = self._run.settings["save-profile"]
         if path is None:
             return
-        from pytest_gpucluster.expectations.golden import save_profile
-        from pytest_gpucluster.expectations.profile import ProfileError
+        from pytest_gpucluster.expectations.profile import ProfileError, save_profile
 
         if verdict not in ("accepted", "accepted_with_warnings"):
             self._run.remarks.append(
