@@ -21,6 +21,8 @@ from pytest_gpucluster.ranks.results import RankResult
 
 DUMP_DEADLINE_S = 1.0
 FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
+# The start of the main thread, which faulthandler writes last.
+OUTERMOST = re.compile(r'ranks/rank\.py", line \d+ in main\n')
 HARNESS = re.compile(
     r"/(?:_pytest|pluggy|pytest_gpucluster/(?:ranks|plugin|fixtures|distributed))"
     r"|/site-packages/(?:xdist|pytest_timeout)|/threading\.py$|/contextlib\.py$|multiprocessing/"
@@ -73,13 +75,11 @@ def examine(members: Sequence[RunningRank], results: dict[int, RankResult]) -> N
 
 
 def _await_stack(member: RunningRank, deadline: float) -> str:
-    """The stack text once it has stopped growing, or what there is at the deadline."""
-    text = ""
+    """The stack text once it is complete, or what there is at the deadline."""
     while True:
-        latest = member.stacks.read_text(encoding="utf-8", errors="replace")
-        if (latest and latest == text) or time.monotonic() >= deadline:
-            return latest
-        text = latest
+        text = member.stacks.read_text(encoding="utf-8", errors="replace")
+        if OUTERMOST.search(text) or time.monotonic() >= deadline:
+            return text
         time.sleep(0.02)
 
 
@@ -98,32 +98,40 @@ def find_place(stack: str | None) -> Place | None:
 
     ``stack`` is faulthandler's text, innermost frame first, several threads.
     """
-    for thread in re.split(r"\n(?=(?:Current t|T)hread 0x)", stack or ""):
-        if "ranks/rank.py" not in thread or "_obey" in thread:
+    inner: list[str] = []
+    for frame in FRAME.finditer(_main_thread(stack)):
+        file = frame["file"]
+        if HARNESS.search(file):
             continue
-        inner: list[str] = []
-        for frame in FRAME.finditer(thread):
-            file = frame["file"]
-            if HARNESS.search(file):
-                continue
-            if TORCH.search(file):
-                if "/torch/distributed/" in file and frame["function"] != "wrapper":
-                    inner.append(frame["function"])
-                continue
-            if not inner and file.startswith(STDLIB) and "/site-packages/" not in file:
-                continue
-            return Place(inner[-1] if inner else None, frame["function"], file, int(frame["line"]))
+        if TORCH.search(file):
+            if "/torch/distributed/" in file and frame["function"] != "wrapper":
+                inner.append(frame["function"])
+            continue
+        if not inner and file.startswith(STDLIB) and "/site-packages/" not in file:
+            continue
+        return Place(inner[-1] if inner else None, frame["function"], file, int(frame["line"]))
     return None
 
 
 def own_frames(stack: str | None) -> str:
     """The main thread's frames without pytest's and this package's."""
-    for thread in re.split(r"\n(?=(?:Current t|T)hread 0x)", stack or ""):
-        if "ranks/rank.py" in thread and "_obey" not in thread:
-            frames = (frame for frame in FRAME.finditer(thread))
-            shown = [frame[0] for frame in frames if not HARNESS.search(frame["file"])]
-            return "\n".join(line for line in shown if "multiprocessing" not in line)
-    return "  (no stack)"
+    shown = [
+        frame[0]
+        for frame in FRAME.finditer(_main_thread(stack))
+        if not HARNESS.search(frame["file"])
+    ]
+    return "\n".join(shown) or "  (no stack)"
+
+
+def _main_thread(stack: str | None) -> str:
+    """Its part of faulthandler's text. Of a deep stack only the 100 innermost frames are told."""
+    threads = re.split(r"\n(?=(?:Current t|T)hread 0x)", stack or "")
+    own = [thread for thread in threads if "_obey" not in thread]
+    for sign in ("ranks/rank.py", "Current thread"):
+        for thread in own:
+            if sign in thread:
+                return re.sub(r'\n  File "<string>", line 1 in <module>\s*$', "", thread)
+    return ""
 
 
 def narrate(results: Iterable[RankResult]) -> str:

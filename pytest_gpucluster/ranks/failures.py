@@ -17,13 +17,15 @@ Phase = Literal["setup", "call", "teardown"]
 PHASES: tuple[Phase, ...] = ("setup", "call", "teardown")
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 
-
 ByRank = Mapping[int, Mapping[Phase, pytest.TestReport]]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What one or more ranks have to say about a failed test."""
+    """What one or more ranks have to say about a failed test.
+
+    ``alike`` is what failures of several ranks must share to be shown once.
+    """
 
     ranks: tuple[int, ...]
     phase: Phase
@@ -31,6 +33,7 @@ class Failure:
     text: str
     at: float
     peer_lost: bool = False
+    alike: str = ""
 
 
 def find_failures(outcome: GroupResult, by_rank: ByRank) -> list[Failure]:
@@ -60,15 +63,9 @@ def order(failures: Sequence[Failure]) -> list[Failure]:
     """Root cause first: the earliest that is not a lost-peer message. Equal ones joined."""
     joined: dict[tuple[Phase, str], Failure] = {}
     for failure in sorted(failures, key=lambda entry: (entry.peer_lost, entry.at)):
-        key = (failure.phase, ADDRESS.sub("0x…", failure.text))
-        first = joined.get(key)
-        if first is None:
-            joined[key] = failure
-        else:
-            ranks = tuple(sorted({*first.ranks, *failure.ranks}))
-            joined[key] = Failure(
-                ranks, first.phase, first.headline, first.text, first.at, first.peer_lost
-            )
+        key = (failure.phase, ADDRESS.sub("0x…", failure.alike or failure.text))
+        first = joined.setdefault(key, failure)
+        joined[key] = replace(first, ranks=tuple(sorted({*first.ranks, *failure.ranks})))
     return list(joined.values())
 
 
@@ -82,9 +79,12 @@ def _own(result: RankResult, reports: Mapping[Phase, pytest.TestReport], headlin
 def _from_report(result: RankResult, phase: Phase, report: pytest.TestReport) -> Failure:
     text = report.longreprtext
     crash = getattr(report.longrepr, "reprcrash", None)
-    headline = str(getattr(crash, "message", None) or text).strip().splitlines() or ["failed"]
-    lost = autopsy.peer_was_lost(headline[0])
-    return Failure((result.rank,), phase, headline[0], text, result.failed_at or 0.0, lost)
+    # Not the whole text: pytest prints the test's arguments, and those name the rank.
+    alike = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else text
+    said = str(crash.message if crash else text).strip().splitlines() or ["failed"]
+    lost = autopsy.peer_was_lost(said[0])
+    at = result.failed_at or 0.0
+    return Failure((result.rank,), phase, said[0], text, at, lost, alike)
 
 
 def _hang(
@@ -93,11 +93,11 @@ def _hang(
     by_rank: ByRank,
 ) -> Failure:
     story = autopsy.narrate(outcome.ranks)
-    guilty = autopsy.suspects(outcome.ranks)
-    waiting = [result.rank for result in hung]
+    guilty = waiting = [result.rank for result in hung]
     if outcome.waited_for_peers:
         headline = "still waited for a failed rank and had to be ended"
     else:
+        guilty = autopsy.suspects(outcome.ranks) or waiting
         headline = f"no answer within {outcome.cut_off_s:.1f} s: {story}"
     stacks = "\n\n".join(
         f"rank {result.rank}, innermost call first:\n{autopsy.own_frames(result.stack)}"
@@ -105,7 +105,7 @@ def _hang(
     )
     phase: Phase = "call" if any("setup" in by_rank[result.rank] for result in hung) else "setup"
     return Failure(
-        tuple(guilty or waiting),
+        tuple(guilty),
         phase,
         headline,
         f"{story}\n\n{stacks}",

@@ -152,8 +152,8 @@ class Leader:
         while pending:
             remaining = limit - time.monotonic()
             if remaining <= 0:
-                autopsy.examine(list(pending.values()), results)
                 elapsed = time.monotonic() - started
+                autopsy.examine(list(pending.values()), results)
                 return GroupResult(tuple(results.values()), elapsed, waited_for_peers=failed)
             for member in _speaking(pending, remaining):
                 if _hear(member, results[member.rank]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ class Membership:
             torch.cuda.set_device(self._rank)
         else:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // spec.world_size))
+            if any(name == "lo" for _, name in socket.if_nameindex()):
+                # Else Gloo listens on whatever address the host's name stands for.
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._group_store = dist.PrefixStore(f"group{generation}", self._store)
         dist.init_process_group(
             spec.backend,

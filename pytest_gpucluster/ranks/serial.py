@@ -24,7 +24,7 @@ def serialisable(config: pytest.Config, report: pytest.TestReport) -> dict[str, 
         data = {
             **{key: value for key, value in data.items() if key in plain},
             "keywords": {},
-            "longrepr": _cut(str(report.longrepr)) if report.longrepr else None,
+            "longrepr": _text(report) if report.longrepr else None,
             "user_properties": [
                 [_cut(str(key)), _cut(str(value))] for key, value in report.user_properties
             ],
@@ -33,6 +33,12 @@ def serialisable(config: pytest.Config, report: pytest.TestReport) -> dict[str, 
             "$report_type": "TestReport",
         }
     return data
+
+
+def _text(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = f"{_cut(str(crash.message))}\n\n" if crash else ""
+    return message + _cut(str(report.longrepr))
 
 
 def _cut(text: str) -> str:

@@ -44,7 +44,7 @@ def summary_fragment(verdict: Verdict, folder: Path) -> str:
     return (
         f"<h2>gpucluster: {_safe(word)}</h2><p>{_safe(MEANING[verdict.verdict])}</p>"
         + (f"<ul>{''.join(items)}</ul>" if items else "")
-        + (f"<p>{gaps} checks are not verified.</p>" if gaps else "")
+        + (f"<p>Checks not verified: {gaps}.</p>" if gaps else "")
         + f"<p>The whole report: <code>{_safe(str(folder / 'report.html'))}</code></p>"
     )
 

@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from pytest_gpucluster.verdict.findings import Finding
 
 # Root → codes that follow from it on the same part, or on a pair the part belongs to.
-# Earlier roots explain later ones, never the other way round.
 OF_THE_SAME_PART: dict[str, tuple[str, ...]] = {
     "gpu.off_bus": ("*",),
     "memory.row_remap_failed": (
@@ -25,7 +24,8 @@ OF_THE_SAME_PART: dict[str, tuple[str, ...]] = {
     "fabric.not_ready": ("p2p.*", "fabric.*"),
     "fabric.insufficient_resources": ("p2p.*", "fabric.unhealthy"),
 }
-ROOTS = tuple(OF_THE_SAME_PART)
+# What may explain what: the earlier the later, never the other way round.
+DEPTH = ("fabric.manager", *OF_THE_SAME_PART)
 LINKS = ("nvlink.links_down", "nvlink.links_missing")
 FABRIC = ("fabric.not_ready", "fabric.insufficient_resources")
 SLOW = ("collective.bandwidth_low", "collective.bandwidth_marginal")
@@ -50,8 +50,8 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
     something worse than itself. Equal findings count once.
     """
     entries = _unique(findings)
-    system_wide = _fabric_wide(entries)
-    roots = [_root_of(finding, entries, system_wide) for finding in entries]
+    wide = _fabric_wide(entries)
+    roots = [_root_of(finding, entries, wide) for finding in entries]
     absorbed: dict[int, list[str]] = {}
     for index, finding in enumerate(entries):
         root = _last_root(index, roots)
@@ -75,14 +75,12 @@ def _unique(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for _, finding in sorted(unique.values(), key=lambda entry: entry[0])]
 
 
-def _root_of(
-    finding: Finding, entries: Sequence[Finding], system_wide: frozenset[str]
-) -> int | None:
+def _root_of(finding: Finding, entries: Sequence[Finding], wide: frozenset[str]) -> int | None:
     """The place of the finding that explains this one: the worst, then the most basic."""
     explaining = [
-        (ORDER[root.severity], _depth(root), place)
+        (ORDER[root.severity], _depth(root, wide), place)
         for place, root in enumerate(entries)
-        if root is not finding and _follows(finding, root, entries, system_wide)
+        if _follows(finding, root, entries, wide)
     ]
     return min(explaining)[2] if explaining else None
 
@@ -93,26 +91,29 @@ def _last_root(index: int, roots: Sequence[int | None]) -> int:
 
 
 def _follows(
-    finding: Finding, root: Finding, entries: Sequence[Finding], system_wide: frozenset[str]
+    finding: Finding, root: Finding, entries: Sequence[Finding], wide: frozenset[str]
 ) -> bool:
     if finding.node != root.node or ORDER[root.severity] > ORDER[finding.severity]:
+        return False
+    if _depth(root, wide) >= _depth(finding, wide):
         return False
     if finding.code in ON_THE_NODE.get(root.code, ()):
         return True
     if finding.code == "gpu.missing" and root.code == "gpu.off_bus":
         return _explains_the_count(finding, entries)
-    if finding.code == root.code or not _same_part(finding, root):
-        return False
-    if finding.node in system_wide and finding.code in LINKS and root.code in FABRIC:
-        return True
-    if finding.node in system_wide and finding.code in FABRIC and root.code in LINKS:
-        return False
     patterns = OF_THE_SAME_PART.get(root.code, ())
-    return _depth(root) < _depth(finding) and any(fnmatchcase(finding.code, p) for p in patterns)
+    if root.code in FABRIC and root.node in wide:
+        patterns += LINKS
+    return _same_part(finding, root) and any(fnmatchcase(finding.code, p) for p in patterns)
 
 
-def _depth(finding: Finding) -> int:
-    return ROOTS.index(finding.code) if finding.code in ROOTS else len(ROOTS)
+def _depth(finding: Finding, wide: frozenset[str]) -> float:
+    """How basic a cause is; slow collectives explain nothing and come last."""
+    if finding.code in SLOW:
+        return len(DEPTH) + 1
+    if finding.code in FABRIC and finding.node in wide:
+        return DEPTH.index(LINKS[0]) - 0.5
+    return DEPTH.index(finding.code) if finding.code in DEPTH else len(DEPTH)
 
 
 def _same_part(finding: Finding, root: Finding) -> bool:

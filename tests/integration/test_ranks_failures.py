@@ -63,7 +63,7 @@ class Case:
 def hang(body: str, *says: str, suspects: str = "rank 1", **more: object) -> Case:
     return Case(
         body,
-        (f"no answer within {DEADLINE_S:.1f} s", *says),
+        ("no answer within 2.", *says),
         suspects=suspects,
         within=DEADLINE_S + 3.0,
         deadline=DEADLINE_S,
@@ -76,13 +76,14 @@ RAISES = {
         "assert rank == 0\nadd()",
         ("rank 1: assert 1 == 0", "rank 0: still waited", "(a consequence)"),
     ),
-    "assertion_on_three_of_four": Case(
-        "add()\nassert rank == 0", ("ranks 1-3: ",), suspects="ranks 1-3", world=4
+    "error_on_three_of_four": Case(
+        "add()\nif rank: raise ValueError('bad batch')",
+        ("ranks 1-3: ValueError: bad batch",),
+        suspects="ranks 1-3",
+        world=4,
     ),
     "assertion_on_all": Case("assert 2 + 2 == 5", ("ranks 0,1: ",), suspects="ranks 0,1"),
-    "fixture_setup": Case(
-        "add()", ("no data set here",), "error in setup", fixture="broken_setup"
-    ),
+    "fixture_setup": Case("add()", ("no data set here",), "error in setup", fixture="broken_setup"),
     "fixture_teardown": Case(
         "add()", ("left a file",), "error in teardown", fixture="broken_teardown"
     ),
@@ -96,7 +97,7 @@ RAISES = {
     "unpicklable": Case("if rank == 1: raise Unpicklable(7)\nadd()", ("fixed text",)),
     "repr_raises": Case("if rank == 1: raise ReprRaises()\nadd()", ("ReprRaises",)),
     "endless_message": Case(
-        "if rank == 1: raise ValueError('begin' + 100_000_000 * '.')",
+        "if rank == 1: raise ValueError('begin' + 10_000_000 * '.')",
         ("ValueError: begin", "characters left out"),
     ),
 }
@@ -167,7 +168,8 @@ ODD = {
         within=15.0,
     ),
     "closed_stdout": Case(
-        "add()\nif rank == 1: sys.stdout.close()", ("rank 1: ValueError: I/O operation on closed file",)
+        "add()\nif rank == 1: sys.stdout.close()",
+        ("rank 1: ValueError: I/O operation on closed file",),
     ),
     "fork_that_comes_back": Case(
         "add()\nif rank == 1: os.fork()", ("rank 1: a process that this test", "os._exit()")
@@ -181,7 +183,7 @@ ODD = {
 
 def source(cases: dict[str, Case]) -> str:
     """Each case followed by a test that must pass, in a chain over the same ranks."""
-    text = FIXTURES
+    text = FIXTURES + "def test_ranks_are_started(process_group): pass\n"
     for name, case in cases.items():
         body = textwrap.indent(case.body, "    ")
         fixtures = sorted({"process_group", case.fixture})
@@ -225,7 +227,9 @@ def mismatches(ranked: Ranked, cases: dict[str, Case]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("cases", [RAISES, DIES, HANGS, ODD], ids=["raises", "dies", "hangs", "odd"])
+@pytest.mark.parametrize(
+    "cases", [RAISES, DIES, HANGS, ODD], ids=["raises", "dies", "hangs", "odd"]
+)
 def test_the_rank_at_fault_is_named_and_the_next_test_is_green(
     ranked: Ranked, cases: dict[str, Case]
 ) -> None:

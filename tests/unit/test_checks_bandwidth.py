@@ -68,6 +68,7 @@ def test_a_whole_interval_below_the_floor_fails() -> None:
 
 def test_an_interval_that_straddles_the_floor_warns() -> None:
     assert codes(judge(399, 450)) == [("warn", "collective.bandwidth_marginal")]
+    assert codes(judge(300, 401)) == [("warn", "collective.bandwidth_marginal")]
 
 
 def test_an_interval_that_touches_the_floor_from_above_passes() -> None:

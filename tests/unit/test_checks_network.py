@@ -130,6 +130,7 @@ def test_a_slot_that_cannot_reach_the_generation_fails() -> None:
     found = check(pcie.test_generation, slots(replace(FIVE_BY_16, max_generation=3)))
     assert found.short == [("fail", "pcie.downgraded", "GPU2")]
     assert "generation 3, expected 5" in found.findings[0].message
+    assert found.findings[0].source == "the other GPUs of this node"
 
 
 def test_pcie_that_could_not_be_read_is_unverified() -> None:

@@ -68,6 +68,11 @@ def test_nvlink_on_every_gpu() -> None:
     assert unmet(ask(needs.nvlink(min_links=5), facts))[0] is False
 
 
+def test_a_lost_gpu_is_not_asked_for_its_nvlinks() -> None:
+    facts = node(gpu(0, links=4), gpu(1, links=None, lost="GPU is lost"))
+    assert ask(needs.nvlink(), facts).met is True
+
+
 def test_one_gpu_with_a_link_down_is_named() -> None:
     facts = node(gpu(0, links=4), gpu(1, links=4, down=3))
     answer = ask(needs.nvlink(min_links=2), facts)

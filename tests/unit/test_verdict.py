@@ -25,7 +25,7 @@ from pytest_gpucluster.verdict.verdict import (
 from tests import made_up
 
 A, B = "gpucluster/test_a.py::test_a", "gpucluster/test_b.py::test_b"
-WARN = Finding("warn", "nvlink.errors", "GPU1", "12 replays", "Watch them.", "n", B)
+WARN = Finding("warn", "nvlink.errors", "GPU3", "12 replays", "Watch them.", "n", B)
 FAIL = Finding("fail", "nvlink.links_down", "GPU1", "0 of 18", "Reseat it.", "n", B)
 
 
@@ -151,7 +151,7 @@ def test_every_case_of_a_required_check_counts() -> None:
     assert list(reasons(node)) == [f"{B}[4]"]
 
 
-@pytest.mark.parametrize(("worse", "better"), itertools.combinations(WORST_FIRST, 2))
+@pytest.mark.parametrize(("worse", "better"), [*itertools.combinations(WORST_FIRST, 2)])
 def test_the_cluster_is_as_good_as_its_worst_node(worse: VerdictName, better: VerdictName) -> None:
     verdict = made_up.verdict_of(NodeVerdict("a", better), NodeVerdict("b", worse))
     assert verdict.verdict == worse
@@ -172,7 +172,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize(("verdict", "code"), CODES.items())
+@pytest.mark.parametrize(("verdict", "code"), list(CODES.items()))
 def test_exit_codes(verdict: str, code: int) -> None:
     assert exit_code(verdict, 0) == code
     assert exit_code(verdict, 1) == (code or 1)
