@@ -69,6 +69,15 @@ def make_module(module_path: Path, parent: pytest.Collector) -> pytest.Module | 
     return module
 
 
+def refuse_impostor(item: pytest.Item) -> None:
+    """A user's test must not bear a built-in id; raises `pytest.UsageError`."""
+    if is_builtin(item.nodeid) and item.getparent(CheckModule) is None:
+        raise pytest.UsageError(
+            f"{item.nodeid} of {item.path} has the id of a built-in check. Rename the folder "
+            f"{PREFIX} or start pytest elsewhere."
+        )
+
+
 def is_builtin(nodeid: str) -> bool:
     """Whether a node id names a built-in check."""
     return nodeid.startswith(PREFIX)

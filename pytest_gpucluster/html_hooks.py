@@ -20,9 +20,7 @@ class HtmlHooks:
 
     def pytest_html_results_summary(self, prefix: list[str]) -> None:
         if self._session.verdict is not None:
-            prefix.append(
-                pytest_html.summary_fragment(self._session.verdict, self._session.folder)
-            )
+            prefix.append(pytest_html.summary_fragment(self._session.verdict, self._session.folder))
 
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
         pytest_html.add_header_cells(cells)

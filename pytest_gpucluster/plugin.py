@@ -89,6 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     run = acceptance.of(config)
     for item in items:
+        collection.refuse_impostor(item)
         requirements.validate(item)
         distributed.parse_mark(item.get_closest_marker("distributed"), item.nodeid)
     named = collection.names_builtin(config)

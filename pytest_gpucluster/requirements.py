@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 import pytest
 
 from pytest_gpucluster import acceptance, needs
+from pytest_gpucluster.collection import is_builtin
 from pytest_gpucluster.fixtures import findings_of
 
 if TYPE_CHECKING:
@@ -107,11 +108,15 @@ def record(item: pytest.Item, gate: Gate) -> None:
 
 
 def missing_ranks(item: pytest.Item, reason: str) -> Gate:
-    """What it means that this machine cannot give a test the ranks it asks for."""
+    """What it means that this machine cannot give a test the ranks it asks for.
+
+    ``--gpucluster-missing`` is for the user's tests: it excuses no built-in check.
+    """
     run = acceptance.of(item.config)
-    if run.mode == "rehearsal" or not run.enabled or run.settings["missing"] == "skip":
+    policy = "auto" if is_builtin(item.nodeid) else run.settings["missing"]
+    if run.mode != "live" or not run.enabled or policy == "skip":
         return Gate("not_applicable", reason)
-    if run.settings["missing"] == "fail":
+    if policy == "fail":
         return Gate("fail", reason, "process_group")
     return Gate("unverified", reason)
 

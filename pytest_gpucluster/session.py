@@ -73,10 +73,10 @@ class Session:
         level = f"level {run.settings['level']} ({run.settings.source('level')})"
         models = sorted({gpu.name or "unknown" for gpu in facts.gpus or ()})
         gpus = f"{len(facts.gpus or ())} GPUs {', '.join(models)}" if facts.gpus else "no GPU"
+        driver, torch = facts.software.driver or "none", facts.software.torch or "none"
         lines = [
             f"gpucluster: {run.mode}, {level}, {self._placement.describe()}",
-            f"gpucluster: {gpus}; driver {facts.software.driver or 'none'}, "
-            f"torch {facts.software.torch or 'none'}, report in {self.folder}",
+            f"gpucluster: {gpus}; driver {driver}, torch {torch}, report in {self.folder}",
         ]
         if given:
             lines.append("gpucluster: " + ", ".join(given))
@@ -126,7 +126,6 @@ class Session:
             terminalreporter.write_line(f"note: {remark}", red=True)
 
     def _judge(self, pytest_status: int) -> Verdict:
-        from pytest_gpucluster.verdict.exitcodes import exit_code
         from pytest_gpucluster.verdict.verdict import judge, judge_node
 
         run, ledger = self._run, self.ledger

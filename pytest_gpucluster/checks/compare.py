@@ -6,10 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from pytest_gpucluster.expectations.model import Expected
     from pytest_gpucluster.facts.model import Gpu
+    from pytest_gpucluster.ranks.group import ProcessGroup
     from pytest_gpucluster.verdict.findings import Severity
+    from pytest_gpucluster.verdict.recorder import Findings
+
+
+def skip_if_alone(group: ProcessGroup, findings: Findings) -> None:
+    """Nothing can be compared or moved between the ranks of a node with one GPU."""
+    if group.world_size < 2:
+        findings.not_applicable("one rank has no peers")
+        pytest.skip("one rank has no peers")
 
 
 def severity(expected: Expected[Any]) -> Severity:

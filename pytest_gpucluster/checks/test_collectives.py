@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.checks.bandwidth_gate import judge_bandwidth, on_cpu_ranks, record
+from pytest_gpucluster.checks.compare import skip_if_alone
 from pytest_gpucluster.expectations.bandwidth import NoExpectation, all_reduce
 from pytest_gpucluster.expectations.profile import Profile
 from pytest_gpucluster.facts.model import NodeFacts
@@ -30,6 +31,7 @@ def test_all_reduce_values(process_group: ProcessGroup, findings: Findings) -> N
     the data are whole numbers whose sums are exact. When it fails: the link or GPU named
     corrupts data; do not train here.
     """
+    skip_if_alone(process_group, findings)
     import torch
 
     from pytest_gpucluster.measure.collectives import verify_all_reduce
@@ -70,6 +72,7 @@ def test_all_reduce_bandwidth(
     When it fails: look at NVLink state, clocks and NCCL_* variables, then at single pairs
     (--gpucluster-level=extended).
     """
+    skip_if_alone(process_group, findings)
     import torch
 
     from pytest_gpucluster.measure.collectives import measure_all_reduce

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from pytest_gpucluster.checks.compare import skip_if_alone
 from pytest_gpucluster.ranks.group import ProcessGroup
 from pytest_gpucluster.verdict.findings import Measurement
 from pytest_gpucluster.verdict.recorder import Findings
@@ -26,6 +27,7 @@ def test_matrix_products(process_group: ProcessGroup, findings: Findings) -> Non
     bits on all ranks; a rank whose whole interval lies under 0.9 x the median fails (0.5 x on
     CPU ranks). When it fails: wrong bits, replace the GPU; slow, check clocks and cooling.
     """
+    skip_if_alone(process_group, findings)
     from pytest_gpucluster.measure.compute import multiply
 
     backend = process_group.backend

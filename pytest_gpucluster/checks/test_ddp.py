@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.checks.compare import skip_if_alone
 from pytest_gpucluster.ranks.group import ProcessGroup
 from pytest_gpucluster.verdict.recorder import Findings
 
@@ -31,6 +32,7 @@ def test_gradients_equal_across_ranks(process_group: ProcessGroup, findings: Fin
     majority's are taken for right. When it fails: the rank named computes or receives wrong
     values.
     """
+    skip_if_alone(process_group, findings)
     for step in range(STEPS):
         gradients = _ddp_gradients(process_group, step)
         prints = process_group.exchange([_fingerprint(g) for g in gradients.values()])
@@ -64,6 +66,7 @@ def test_gradients_equal_single_process(process_group: ProcessGroup, findings: F
     Needs: two ranks. Threshold: relative difference of at most machine epsilon x the number of
     terms added up (float64). When it fails: the averaging is wrong, not just inexact.
     """
+    skip_if_alone(process_group, findings)
     import torch
 
     bound = torch.finfo(torch.float64).eps * LONGEST_SUM * BATCH * process_group.world_size

@@ -62,6 +62,17 @@ def _no_gpu(findings: Findings, reason: str) -> None:
     )
 
 
+def test_readable(node_gpus: tuple[Gpu, ...], node_facts: NodeFacts, findings: Findings) -> None:
+    """The driver answers every question about every GPU, if only with "not supported".
+
+    Needs: a GPU. Threshold: no error. When it is unverified: ask the same with nvidia-smi -q; a
+    GPU that cannot be read cannot be judged, and is often about to fail.
+    """
+    for problem in node_facts.unreadable:
+        if problem.subject.startswith("GPU"):
+            findings.unverified(f"{problem.subject} could not be read: {problem.reason}")
+
+
 def test_count(
     node_gpus: tuple[Gpu, ...],
     node_facts: NodeFacts,

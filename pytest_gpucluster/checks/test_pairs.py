@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from pytest_gpucluster.checks.compare import skip_if_alone
 from pytest_gpucluster.localise.suspects import blame, slow_pairs
 from pytest_gpucluster.ranks.group import ProcessGroup
 from pytest_gpucluster.verdict.findings import Measurement
@@ -25,6 +26,7 @@ def test_pair_bandwidth(process_group: ProcessGroup, findings: Findings) -> None
     under 0.5 x the median of all pairs. A GPU whose every pair is slow is blamed itself. When
     it fails: look at the NVLinks or the PCIe slot of the GPU or pair named.
     """
+    skip_if_alone(process_group, findings)
     from pytest_gpucluster.measure.point_to_point import measure_pairs
 
     backend = process_group.backend

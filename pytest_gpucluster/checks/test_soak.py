@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pytest_gpucluster.checks.compare import skip_if_alone
 from pytest_gpucluster.options import Settings
 from pytest_gpucluster.ranks.group import ProcessGroup
 from pytest_gpucluster.verdict.findings import Measurement
@@ -28,6 +29,7 @@ def test_sustained_load(
     the last third of at least 0.9 x that of the first warns below. When it fails: look at
     temperatures and clocks over time.
     """
+    skip_if_alone(process_group, findings)
     import torch
 
     from pytest_gpucluster.measure.collectives import measure_all_reduce, verify_all_reduce

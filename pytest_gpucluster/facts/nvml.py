@@ -55,7 +55,7 @@ CLOCK_EVENTS = {
 ADVICE = {
     4: "run as a user that may use the GPUs",
     9: "the driver is not loaded: modprobe nvidia, or install it",
-    12: "no libnvidia-ml.so.1: the NVIDIA driver is not installed, or not visible in this container",
+    12: "no libnvidia-ml.so.1: the driver is not installed, or not visible in this container",
     15: "a GPU has fallen off the bus: look for Xid 79, power-cycle the node",
     18: "the kernel module and libnvidia-ml.so.1 have different versions: reboot, or reload the "
     "module",

@@ -56,6 +56,8 @@ class Leader:
         Raises `agent.RanksDidNotStart`. Ends by itself at the deadline: ranks that have not
         answered are examined, killed, and reported as hung.
         """
+        if spec.isolation == "process":
+            self._end()  # these ran other tests
         members = self._members_for(spec)
         if spec.isolation != "shared" or not spec.compatible(self._spec):
             self._generation += 1

@@ -51,7 +51,8 @@ onload = () => {{
   }}));
 }};
 </script>"""
-FRAME = '<iframe name="{name}" src="{name}.html" style="width:{width}px;height:900px;border:0"></iframe>'
+STYLE = "width:{width}px;height:900px;border:0"
+FRAME = f'<iframe name="{{name}}" src="{{name}}.html" style="{STYLE}"></iframe>'
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None and not IN_CI, reason="chromium is not installed"),

@@ -109,6 +109,8 @@ GPUS = (
          overlay=fault("not_loaded")),
     Case("test_gpus.py::test_present", "gpu-lost", "gpu.off_bus", "GPU2",
          overlay=fault("gpu_lost", gpu=2)),
+    Case("test_gpus.py::test_readable", "unknown-error", None, None, UNVERIFIED,
+         overlay="gpu.2.error.nvmlDeviceGetMigMode 999"),
     Case("test_gpus.py::test_count", "seven-of-eight", "gpu.missing", "node",
          overlay=fault("gpu_missing"), arguments=("--gpucluster-profile=hgx-h100",)),
     Case("test_gpus.py::test_count", "seven-without-profile", None, None, UNVERIFIED,

@@ -53,7 +53,7 @@ def pytest_configure(config):
     config.pluginmanager.register(Reporter())
 """
 RUN = "GPUCLUSTER_TEST_RUN"  # marks every descendant of a run in /proc/*/environ
-GONE_S = 3.0
+GONE_S = 10.0  # a fork server on a busy machine takes seconds to unload torch
 LONGEST_RUN_S = 150.0
 
 
@@ -161,15 +161,22 @@ class Ranked:
                     found.append(int(folder.name))
         return found
 
-    def left_after(self, seconds: float) -> list[int]:
+    def left_after(self, seconds: float) -> list[str]:
         """Processes that are still there once ``seconds`` have passed."""
         limit = time.monotonic() + seconds
         while (left := self.alive()) and time.monotonic() < limit:
             time.sleep(0.05)
-        return left
+        return [f"{pid}: {_command(pid)}" for pid in left]
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.temporary.glob("gpucluster-ranks-*"))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200]
+    except OSError:
+        return "just gone"
 
 
 @pytest.fixture

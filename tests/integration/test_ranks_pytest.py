@@ -132,15 +132,28 @@ def test_scopes(process_group, function_value, module_value, package_value, sess
 def test_scopes_again(process_group, function_value, module_value, package_value, session_value):
     assert add() == 2
 """
-PASSED = """
-    test_sum[ranks=2] test_sum[ranks=3] test_identity
-    test_parametrised[10-one] test_parametrised[10-two]
-    test_parametrised[20-one] test_parametrised[20-two]
-    test_through_another_fixture test_through_usefixtures
-    TestInAClass::test_method TestInAClass::test_other_method
-    test_tmp_path test_capfd test_output test_monkeypatch test_monkeypatch_is_undone test_raises
-    test_subprocess_and_fork test_scopes test_scopes_again
-""".split()
+PASSED = [
+    "test_sum[ranks=2]",
+    "test_sum[ranks=3]",
+    "test_identity",
+    "test_parametrised[10-one]",
+    "test_parametrised[10-two]",
+    "test_parametrised[20-one]",
+    "test_parametrised[20-two]",
+    "test_through_another_fixture",
+    "test_through_usefixtures",
+    "TestInAClass::test_method",
+    "TestInAClass::test_other_method",
+    "test_tmp_path",
+    "test_capfd",
+    "test_output",
+    "test_monkeypatch",
+    "test_monkeypatch_is_undone",
+    "test_raises",
+    "test_subprocess_and_fork",
+    "test_scopes",
+    "test_scopes_again",
+]
 SKIPPED = {"test_skip_mark": "by mark", "test_skipif": "by condition", "test_skip": "by call"}
 OTHER = """
 def test_the_session_goes_on(process_group, session_value, package_value, module_value):
