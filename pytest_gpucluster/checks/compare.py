@@ -23,6 +23,11 @@ def skip_if_alone(group: ProcessGroup, findings: Findings) -> None:
         pytest.skip("one rank has no peers")
 
 
+def on_off(value: bool | None) -> str:
+    """A mode as people say it."""
+    return {True: "on", False: "off", None: "unknown"}[value]
+
+
 def severity(expected: Expected[Any]) -> Severity:
     """A value no opened source settles warns; it never rejects."""
     return "fail" if expected.certain else "warn"

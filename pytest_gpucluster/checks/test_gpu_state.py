@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.checks.compare import common_value, severity
+from pytest_gpucluster.checks.compare import common_value, on_off, severity
 from pytest_gpucluster.expectations.catalogue import clock_event
 from pytest_gpucluster.expectations.expect import NodeExpectations
 from pytest_gpucluster.facts.model import Gpu
@@ -36,10 +36,10 @@ def test_mig_off(
                 severity(expected),
                 "mig.enabled" if gpu.mig_enabled else "mig.disabled",
                 gpu.label,
-                f"MIG is {'on' if gpu.mig_enabled else 'off'}.",
+                f"MIG is {on_off(gpu.mig_enabled)}.",
                 next_step=f"nvidia-smi -i {gpu.index} -mig {int(expected.value)}, then reset it.",
-                measured=str(gpu.mig_enabled),
-                expected=str(expected.value),
+                measured=on_off(gpu.mig_enabled),
+                expected=on_off(expected.value),
                 source=expected.source,
             )
 
@@ -103,10 +103,10 @@ def test_persistence(
                 severity(expected),
                 "persistence.off" if expected.value else "persistence.on",
                 gpu.label,
-                f"persistence mode is {'on' if gpu.persistence else 'off'}.",
+                f"persistence mode is {on_off(gpu.persistence)}.",
                 next_step="systemctl enable --now nvidia-persistenced",
-                measured=str(gpu.persistence),
-                expected=str(expected.value),
+                measured=on_off(gpu.persistence),
+                expected=on_off(expected.value),
                 source=expected.source,
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.checks.compare import severity
+from pytest_gpucluster.checks.compare import on_off, severity
 from pytest_gpucluster.expectations.expect import NodeExpectations
 from pytest_gpucluster.facts.model import Gpu
 from pytest_gpucluster.verdict.recorder import Findings
@@ -34,11 +34,10 @@ def test_ecc_mode(
                 severity(expected),
                 "memory.ecc_mode",
                 gpu.label,
-                f"ECC is {'on' if enabled else 'off'}, expected "
-                f"{'on' if expected.value else 'off'}.",
+                f"ECC is {on_off(enabled)}, expected {on_off(expected.value)}.",
                 next_step=f"nvidia-smi -i {gpu.index} -e {int(expected.value)}, then reboot.",
-                measured=str(enabled),
-                expected=str(expected.value),
+                measured=on_off(enabled),
+                expected=on_off(expected.value),
                 source=expected.source,
             )
         elif gpu.ecc is not None and gpu.ecc.pending not in (None, enabled):
@@ -46,7 +45,7 @@ def test_ecc_mode(
                 "warn",
                 "memory.ecc_mode",
                 gpu.label,
-                f"ECC will be {'on' if gpu.ecc.pending else 'off'} after the next reboot.",
+                f"ECC will be {on_off(gpu.ecc.pending)} after the next reboot.",
                 next_step="Reboot, so that what was accepted is what runs.",
             )
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from pytest_gpucluster.ranks import channel, rank
 
@@ -26,6 +27,7 @@ PRELOAD = ("torch", "torch.distributed", "pytest", "pytest_gpucluster.ranks.rank
 START_DEADLINE_S = 120.0
 EXIT_DEADLINE_S = 3.0
 KILL_DEADLINE_S = 2.0
+LOST_EXIT_CODE = 255  # what multiprocessing says when nobody is left to tell the exit code
 
 
 class RanksDidNotStart(RuntimeError):
@@ -117,12 +119,23 @@ def how_it_ended(member: RunningRank) -> str:
     code = member.process.exitcode
     if code is None:
         return "still running"
+    if code == LOST_EXIT_CODE and _server_is_gone():
+        return "together with the fork server that all ranks come from"
     if code >= 0:
         return f"exit code {code}"
     try:
         return f"signal {signal.Signals(-code).name}"
     except ValueError:
         return f"signal {-code}"
+
+
+def _server_is_gone() -> bool:
+    server: Any = multiprocessing.forkserver._forkserver
+    try:
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, server._forkserver_pid, flags) is not None
+    except (ChildProcessError, TypeError):
+        return True
 
 
 def stop(members: Iterable[RunningRank]) -> None:

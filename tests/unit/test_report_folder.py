@@ -78,12 +78,14 @@ def test_two_nodes_never_share_a_file() -> None:
     assert safe_name("node-003.rack-1") == "node-003.rack-1"
 
 
-@pytest.mark.parametrize("blocked", ["report", "report/below"])
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, blocked: str) -> None:
+@pytest.mark.parametrize(
+    ("blocked", "reason"), [("report", "it is a file"), ("report/below", "Not a directory")]
+)
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, blocked: str, reason: str) -> None:
     (tmp_path / "report").write_text("mine")
     with pytest.raises(ReportError) as caught:
         prepare_folder(tmp_path / blocked)
-    assert str(tmp_path / blocked) in str(caught.value)
+    assert f"{tmp_path / blocked} cannot be used: {reason}." in str(caught.value)
     assert "--gpucluster-report=DIR" in str(caught.value)
     assert (tmp_path / "report").read_text() == "mine"
 

@@ -62,6 +62,16 @@ def test_failures_of_every_node_come_before_any_warning() -> None:
     assert max(fails) < min(warns)
 
 
+def test_gaps_of_worse_nodes_come_first() -> None:
+    verdict, _ = made_up.cluster()
+    gap = (NotChecked("t.py::t", "why", "node-001"),)
+    nodes = [replace(node, unverified=node.unverified or gap) for node in verdict.nodes]
+    shown = lines(replace(verdict, nodes=tuple(nodes)))
+    gaps = [line.split(":")[0] for line in shown if line.startswith("UNVERIFIED")]
+    order = ["node-003", "node-004", "node-002", "node-001"]
+    assert list(dict.fromkeys(gaps)) == [f"UNVERIFIED {name}" for name in order]
+
+
 def test_measurements_show_what_they_are_compared_to() -> None:
     shown = "\n".join(lines(made_up.healthy()[0]))
     assert (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_gpucluster.measure import timing
 from pytest_gpucluster.measure.timing import batches, choose_iterations, time_iterations
 
 CPU = torch.device("cpu")
@@ -30,16 +30,17 @@ class Group:
         return [value, other(value) if callable(other) else other]
 
 
-def test_the_time_of_one_call_is_that_of_all_divided_by_their_number() -> None:
-    calls: list[None] = []
+def test_the_time_of_one_call_is_that_of_all_divided_by_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
 
     def work() -> None:
-        calls.append(None)
-        time.sleep(0.01)
+        now[0] += 0.25
 
-    seconds = time_iterations(work, 4, CPU)
-    assert len(calls) == 4
-    assert 0.01 <= seconds < 0.03
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    assert time_iterations(work, 4, CPU) == 0.25
+    assert now == [101.0], "four calls, no more"
 
 
 @pytest.mark.parametrize(
