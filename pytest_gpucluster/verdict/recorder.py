@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from pytest_gpucluster.verdict.findings import (
@@ -75,7 +76,10 @@ class Findings:
         self._properties.append((NOT_APPLICABLE, encode(NotChecked(self.check, reason, self.node))))
 
     def measured(self, measurement: Measurement) -> None:
-        """Keep a measurement for the report."""
+        """Keep a measurement for the report; one that is no number leaves the check unverified."""
+        if not math.isfinite(measurement.value):
+            self.unverified(f"{measurement.name}: {measurement.value} is not a measurement")
+            return
         complete = replace(measurement, node=self.node, check=self.check)
         self._properties.append((MEASUREMENT, encode(complete)))
 
