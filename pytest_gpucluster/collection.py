@@ -16,7 +16,7 @@ from pytest_gpucluster.options import LEVELS, Settings
 
 PREFIX = "gpucluster/"
 CHECKS = Path(__file__).parent / "checks"
-NAMED = pytest.StashKey[bool]()
+NAMED = pytest.StashKey[list[str]]()
 
 
 class CheckModule(pytest.Module):
@@ -39,34 +39,44 @@ def _rank_of_level(path: Path) -> int:
     return LEVELS.index(_module_level(ast.parse(path.read_text(encoding="utf-8"))))
 
 
-def add_checks(config: pytest.Config) -> None:
-    """Put the built-in checks in front of what the user asked to run.
+def take_named_checks(config: pytest.Config) -> None:
+    """Keep the built-in ids among the arguments for ourselves: pytest knows no such files."""
+    config.stash[NAMED] = [a for a in config.args if a.startswith(PREFIX)]
+    config.args[:] = [a for a in config.args if not a.startswith(PREFIX)]
 
-    A user who names built-in ids (``gpucluster/test_nvlink.py::test_links_up``) gets those
-    and no others.
+
+def collect_checks(session: pytest.Session) -> list[pytest.Item]:
+    """The built-in checks, or those that the command line names.
+
+    They hang below the session itself. Handed to pytest as paths they would drag in every
+    conftest.py above the installed package, and vanish where the package lies below a folder
+    that is collected anyway (a virtual environment in the project).
+    Raises `pytest.UsageError` for an id that names nothing.
     """
-    config.stash[NAMED] = named = any(argument.startswith(PREFIX) for argument in config.args)
-    translated = [
-        str(CHECKS / argument.removeprefix(PREFIX)) if argument.startswith(PREFIX) else argument
-        for argument in config.args
-    ]
-    builtin = [] if named else [str(path) for path in check_files()]
-    config.args[:] = builtin + translated
+    modules = (
+        CheckModule.from_parent(session, path=path, nodeid=PREFIX + path.name)
+        for path in check_files()
+    )
+    items = [item for module in modules for item in session.genitems(module)]
+    named = session.config.stash[NAMED]
+    for wanted in named:
+        if not any(_names(wanted, item) for item in items):
+            raise pytest.UsageError(
+                f"{wanted}: no such built-in check. pytest --gpucluster --collect-only -q lists "
+                "them."
+            )
+    return [item for item in items if not named or any(_names(wanted, item) for wanted in named)]
+
+
+def _names(wanted: str, item: pytest.Item) -> bool:
+    """Whether an argument is an item's id, or that of its module or unparametrised function."""
+    rest = item.nodeid.removeprefix(wanted.rstrip("/"))
+    return rest != item.nodeid and (not rest or rest[0] in "/:[")
 
 
 def names_builtin(config: pytest.Config) -> bool:
     """Whether the command line names built-in checks: those run whatever their level."""
-    return config.stash.get(NAMED, False)
-
-
-def make_module(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """A `CheckModule` for files of ours, ``None`` for everybody else's."""
-    if module_path.parent != CHECKS:
-        return None
-    nodeid = PREFIX + module_path.name
-    module = CheckModule.from_parent(parent, path=module_path, nodeid=nodeid)
-    assert isinstance(module, pytest.Module)
-    return module
+    return bool(config.stash.get(NAMED, []))
 
 
 def refuse_impostor(item: pytest.Item) -> None:

@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[ENGINE] = distributed.Engine(config)
     if not run.enabled:
         return
-    collection.add_checks(config)
+    collection.take_named_checks(config)
     if run.judges and not config.option.collectonly:
         from pytest_gpucluster.session import Session
 
@@ -75,19 +75,23 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput[WORKER_INPUT] = run.hand_over()
 
 
-def pytest_pycollect_makemodule(
-    module_path: Path, parent: pytest.Collector
-) -> pytest.Module | None:
-    return collection.make_module(module_path, parent)
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """The checks are added by `pytest_collection_modifyitems`, never found by walking."""
+    return True if collection_path == collection.CHECKS else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     distributed.parametrise(metafunc)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Add the built-in checks before anybody selects among the items."""
     run = acceptance.of(config)
+    if run.enabled:
+        items[:0] = collection.collect_checks(session)
     for item in items:
         collection.refuse_impostor(item)
         requirements.validate(item)
@@ -97,6 +101,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if above:
         config.hook.pytest_deselected(items=above)
         items[:] = [item for item in items if item not in set(above)]
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,12 +8,15 @@ before any user code runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import shutil
 import signal
+import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,10 +26,18 @@ from typing import Any
 
 from pytest_gpucluster.ranks import channel, rank
 
-PRELOAD = ("torch", "torch.distributed", "pytest", "pytest_gpucluster.ranks.rank")
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "pytest",
+    "pytest_gpucluster.ranks.rank",
+    "pytest_gpucluster.ranks.server",
+)
 START_DEADLINE_S = 120.0
 EXIT_DEADLINE_S = 3.0
 KILL_DEADLINE_S = 2.0
+SCRATCH_VARIABLE = "GPUCLUSTER_RANKS_SCRATCH"  # told to the fork server, see ranks/server.py
+SERVER_DEATH_S = 0.5
 LOST_EXIT_CODE = 255  # what multiprocessing says when nobody is left to tell the exit code
 
 
@@ -51,11 +62,24 @@ class RunningRank:
         return self.process.pid
 
 
+@functools.cache
+def scratch_folder() -> Path:
+    """This process's folder for its ranks' files; made by who needs it.
+
+    The fork server removes it if this process ends without having done so.
+    """
+    return Path(tempfile.gettempdir()) / f"gpucluster-ranks-{uuid.uuid4().hex}"
+
+
 def start_server() -> None:
     """Start the fork server in the background; returns at once. Does nothing if it runs."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
-    multiprocessing.forkserver.ensure_running()
+    os.environ[SCRATCH_VARIABLE] = str(scratch_folder())
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        del os.environ[SCRATCH_VARIABLE]
 
 
 def start_ranks(starts: Sequence[rank.RankStart]) -> list[RunningRank]:
@@ -130,12 +154,18 @@ def how_it_ended(member: RunningRank) -> str:
 
 
 def _server_is_gone() -> bool:
+    """Whether it has died; its pipes close a moment before the kernel says so."""
     server: Any = multiprocessing.forkserver._forkserver
-    try:
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, server._forkserver_pid, flags) is not None
-    except (ChildProcessError, TypeError):
-        return True
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    deadline = time.monotonic() + SERVER_DEATH_S
+    while time.monotonic() < deadline:
+        try:
+            if os.waitid(os.P_PID, server._forkserver_pid, flags) is not None:
+                return True
+        except (ChildProcessError, TypeError):
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def stop(members: Iterable[RunningRank]) -> None:
@@ -174,6 +204,6 @@ def _kill_one(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def clean(folder: Path) -> None:
+def clean() -> None:
     """Remove the ranks' scratch folder."""
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(scratch_folder(), ignore_errors=True)

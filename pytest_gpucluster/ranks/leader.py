@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,7 +44,6 @@ class Leader:
         self._spec: GroupSpec | None = None
         self._generation = 0
         self._store: TCPStore | None = None
-        self._scratch: Path | None = None
         self._started = 0
         self._busy = False
 
@@ -90,9 +88,7 @@ class Leader:
         else:
             self._end()
         self._store = None
-        if self._scratch is not None:
-            agent.clean(self._scratch)
-            self._scratch = None
+        agent.clean()
 
     def _members_for(self, spec: GroupSpec) -> list[RunningRank]:
         if self._spec is not None and self._spec.backend != spec.backend:
@@ -107,15 +103,15 @@ class Leader:
 
     def _end(self) -> None:
         agent.stop(self._members)
-        self._members = []
+        self._members, self._spec = [], None
 
     def _discard(self) -> None:
         agent.kill(self._members)
-        self._members = []
+        self._members, self._spec = [], None
 
     def _start(self, number: int) -> RankStart:
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="gpucluster-ranks-"))
+        scratch = agent.scratch_folder()
+        scratch.mkdir(mode=0o700, exist_ok=True)
         self._config.logs.mkdir(parents=True, exist_ok=True)
         self._started += 1
         return RankStart(
@@ -123,8 +119,8 @@ class Leader:
             arguments=self._config.arguments,
             folder=str(self._config.folder),
             log=str(self._config.logs / f"rank{number}.log"),
-            stacks=str(self._scratch / f"rank{number}-{self._started}.stack"),
-            scratch=str(self._scratch / f"tmp-rank{number}-{self._started}"),
+            stacks=str(scratch / f"rank{number}-{self._started}.stack"),
+            scratch=str(scratch / f"tmp-rank{number}-{self._started}"),
             store_port=self._store_port(),
             payload=self._config.payload,
             environment=dict(self._config.environment),

@@ -15,7 +15,6 @@ import importlib
 import json
 import multiprocessing.forkserver
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -130,7 +129,6 @@ def _obey(control: Connection, start: RankStart) -> None:
         try:
             message = channel.receive(control)
         except (EOFError, OSError):  # the leader is gone
-            shutil.rmtree(Path(start.stacks).parent, ignore_errors=True)
             os.killpg(0, signal.SIGKILL)
             return
         if message["kind"] == "flight_recorder":

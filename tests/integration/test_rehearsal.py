@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import pytest_gpucluster
 from tests.detection.run import Outcome
 
 Runner = Callable[..., Outcome]
@@ -115,3 +117,37 @@ def test_the_summary_appears_in_pytest_html_and_junit(gpucluster: Runner, tmp_pa
     junit = (tmp_path / "out.xml").read_text()
     assert "all_reduce busbw 16 MiB" in junit
     assert 'classname="gpucluster.test_ddp"' in junit
+
+
+@pytest.mark.parametrize("where", ["project", "elsewhere"])
+def test_the_checks_are_found_wherever_the_package_lies(
+    gpucluster: Runner, tmp_path: Path, where: str
+) -> None:
+    """Below the folder that is collected, and below a conftest.py of somebody else's."""
+    installed = tmp_path / "project/site"
+    shutil.copytree(Path(pytest_gpucluster.__file__).parent, installed / "pytest_gpucluster")
+    (tmp_path / "elsewhere").mkdir()
+    if where == "elsewhere":
+        (tmp_path / "project/conftest.py").write_text("raise SystemError('not mine')\n")
+    run = gpucluster(
+        "--gpucluster-rehearse",
+        "--gpucluster-level=inventory",
+        folder=tmp_path / where,
+        environment={"PYTHONPATH": str(installed)},
+    )
+    assert run.exit_code == 0, run.output
+    assert run.verdict["verdict"] == "rehearsed"
+
+
+def test_an_id_that_names_nothing_is_a_usage_error(gpucluster: Runner) -> None:
+    run = gpucluster("--gpucluster-rehearse", "gpucluster/test_no_such.py::test_thing")
+    assert run.exit_code == 4
+    assert "gpucluster/test_no_such.py::test_thing: no such built-in check" in run.output
+
+
+def test_a_users_test_may_not_bear_a_built_in_id(gpucluster: Runner, tmp_path: Path) -> None:
+    (tmp_path / "gpucluster").mkdir()
+    (tmp_path / "gpucluster/test_nvlink.py").write_text("def test_links_up(): pass\n")
+    run = gpucluster("--gpucluster-rehearse")
+    assert run.exit_code == 4
+    assert "Rename the folder" in run.output

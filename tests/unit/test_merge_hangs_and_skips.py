@@ -56,7 +56,9 @@ def test_ranks_that_waited_for_a_failed_one_are_a_consequence() -> None:
     )
     assert message(failure) == "rank 1: ValueError: bad"
     assert suspects(failure) == "rank 1"
-    assert "rank 0: still waited for a failed rank" in str(failure.longrepr)
+    assert str(failure.longrepr).endswith(
+        "rank 0: still waited for a failed rank and had to be ended (a consequence)"
+    )
 
 
 # Skips and expected failures

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_gpucluster.measure import timing
 from pytest_gpucluster.measure.timing import batches, choose_iterations, time_iterations
 
 CPU = torch.device("cpu")
@@ -38,7 +37,7 @@ def test_the_time_of_one_call_is_that_of_all_divided_by_their_number(
     def work() -> None:
         now[0] += 0.25
 
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("pytest_gpucluster.measure.timing.time.perf_counter", lambda: now[0])
     assert time_iterations(work, 4, CPU) == 0.25
     assert now == [101.0], "four calls, no more"
 

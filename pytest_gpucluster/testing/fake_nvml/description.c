@@ -16,7 +16,10 @@ static void load(void) {
     line_count = 0;
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
-    if (!file) return;
+    if (!file) {
+        fprintf(stderr, "fake NVML: no description at FAKE_NVML=%s\n", path ? path : "");
+        return;
+    }
     char text[1024];
     while (fgets(text, sizeof text, file) && line_count < MOST_LINES) {
         text[strcspn(text, "\r\n")] = 0;
@@ -29,7 +32,11 @@ static void load(void) {
     fclose(file);
 }
 
-/* A pattern's last segment "*" matches whatever is left of that one segment. */
+int described(void) {
+    if (line_count < 0) load();
+    return line_count > 0;
+}
+
 static int matches(const char *pattern, const char *key) {
     while (*pattern && *key) {
         if (pattern[0] == '*' && (pattern[1] == '.' || !pattern[1])) {
@@ -56,9 +63,9 @@ const char *find(const char *format, ...) {
 }
 
 int enter(const char *call, int gpu) {
-    const char *error = find("error.%s", call);
     if (find("hang.%s", call) || (gpu >= 0 && find("gpu.%d.hang.%s", gpu, call)))
         for (;;) pause();
-    if (!error && gpu >= 0) error = find("gpu.%d.error.%s", gpu, call);
+    const char *error = gpu >= 0 ? find("gpu.%d.error.%s", gpu, call) : NULL;
+    if (!error) error = find("error.%s", call);
     return error ? atoi(error) : SUCCESS;
 }

@@ -1,38 +1,15 @@
-/* The library's entry points: system and devices. */
+/* The library's entry points: the system, and what belongs to one device. */
 #include "fake.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef unsigned long long ull;
-static int initialised;
-
 typedef struct { unsigned version; ull counts[11]; unsigned exceeded; } sram_status;
 typedef struct { unsigned version, sensor; int value; } temperature;
 typedef struct { unsigned version; int value; } margin;
 typedef struct { unsigned version; ull total, reserved, free, used; } memory_v2;
 
-static int text(const char *value, char *buffer, unsigned size) {
-    if (!value) return NOT_SUPPORTED;
-    if (strlen(value) + 1 > size) return INSUFFICIENT_SIZE;
-    strcpy(buffer, value);
-    return SUCCESS;
-}
-
-static int device(const char *call, const void *handle) {
-    if (!initialised) return UNINITIALIZED;
-    if (!handle) return INVALID_ARGUMENT;
-    return enter(call, gpu_of(handle));
-}
-
-static int number(const char *value, unsigned *out) {
-    if (!value) return NOT_SUPPORTED;
-    *out = (unsigned)strtoul(value, NULL, 0);
-    return SUCCESS;
-}
-
-#define CHECKED(name, handle) do { int status = device(name, handle); if (status) return status; } while (0)
 #define UINT(name, key) \
     int name(void *d, unsigned *out) { CHECKED(#name, d); return number(find("gpu.%d." key, gpu_of(d)), out); }
 #define TEXT(name, key) \
@@ -40,7 +17,11 @@ static int number(const char *value, unsigned *out) {
 
 /* system */
 
-int nvmlInit_v2(void) { int status = enter("nvmlInit_v2", -1); initialised = !status; return status; }
+int nvmlInit_v2(void) {
+    int status = described() ? enter("nvmlInit_v2", -1) : DRIVER_NOT_LOADED;
+    initialised = !status;
+    return status;
+}
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { initialised = 0; return SUCCESS; }
 
@@ -48,12 +29,19 @@ const char *nvmlErrorString(int code) {
     switch (code) {
     case 0: return "Success";
     case 1: return "Uninitialized";
+    case 2: return "Invalid Argument";
     case 3: return "Not Supported";
     case 4: return "Insufficient Permissions";
+    case 6: return "Not Found";
+    case 7: return "Insufficient Size";
+    case 8: return "Insufficient External Power";
     case 9: return "Driver Not Loaded";
+    case 10: return "Timeout";
     case 13: return "Function Not Found";
     case 15: return "GPU is lost";
+    case 16: return "GPU requires reset";
     case 18: return "Driver/library version mismatch";
+    case 25: return "Argument version mismatch";
     default: return "Unknown Error";
     }
 }
@@ -113,7 +101,7 @@ UINT(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie.device_generation")
 UINT(nvmlDeviceGetCurrPcieLinkWidth, "pcie.width")
 UINT(nvmlDeviceGetMaxPcieLinkWidth, "pcie.max_width")
 UINT(nvmlDeviceGetPcieReplayCounter, "pcie.replays")
-UINT(nvmlDeviceGetNumaNodeId, "numa_node")
+UINT(nvmlDeviceGetNumaNodeId, "memory_numa_node") /* only where the GPU's memory is one */
 UINT(nvmlDeviceGetRetiredPagesPendingStatus, "retired.pending")
 
 int nvmlDeviceGetPowerManagementLimitConstraints(void *d, unsigned *low, unsigned *high) {
@@ -126,18 +114,6 @@ int nvmlDeviceGetCudaComputeCapability(void *d, int *major, int *minor) {
     CHECKED("nvmlDeviceGetCudaComputeCapability", d);
     const char *value = find("gpu.%d.compute_capability", gpu_of(d));
     return value && sscanf(value, "%d.%d", major, minor) == 2 ? SUCCESS : NOT_SUPPORTED;
-}
-
-typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info;
-
-static int pci(const char *value, pci_info *out) {
-    if (!value) return NOT_SUPPORTED;
-    memset(out, 0, sizeof *out);
-    unsigned function = 0;
-    sscanf(value, "%x:%x:%x.%x", &out->domain, &out->bus, &out->device, &function);
-    snprintf(out->bus_id, sizeof out->bus_id, "%s", value);
-    snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.0", out->domain & 0xffff, out->bus & 0xff, out->device & 0xff);
-    return SUCCESS;
 }
 
 int nvmlDeviceGetPciInfo_v3(void *d, pci_info *out) {
@@ -158,8 +134,13 @@ int nvmlDeviceGetMemoryInfo(void *d, ull *out) {
 int nvmlDeviceGetMemoryInfo_v2(void *d, memory_v2 *out) {
     if (out->version != 0x02000028) return VERSION_MISMATCH;
     ull plain[3];
+    CHECKED("nvmlDeviceGetMemoryInfo_v2", d);
     int status = nvmlDeviceGetMemoryInfo(d, plain);
-    out->total = plain[0], out->free = plain[1], out->used = plain[2], out->reserved = 0;
+    if (status) return status;
+    unsigned reserved = 0;
+    number(find("gpu.%d.memory.reserved", gpu_of(d)), &reserved);
+    out->total = plain[0], out->free = plain[1], out->reserved = reserved;
+    out->used = plain[2] - reserved; /* the first version counts them as used */
     return status;
 }
 
@@ -209,7 +190,7 @@ int nvmlDeviceGetRetiredPages(void *d, unsigned cause, unsigned *count, ull *add
 int nvmlDeviceGetMigMode(void *d, unsigned *now, unsigned *pending) {
     CHECKED("nvmlDeviceGetMigMode", d);
     int status = number(find("gpu.%d.mig", gpu_of(d)), now);
-    *pending = *now;
+    if (!status) *pending = *now;
     return status;
 }
 
@@ -236,7 +217,14 @@ int nvmlDeviceGetTemperature(void *d, unsigned sensor, unsigned *out) {
     return sensor ? INVALID_ARGUMENT : number(find("gpu.%d.temperature", gpu_of(d)), out);
 }
 
+int nvmlDeviceGetTemperatureThreshold(void *d, unsigned threshold, unsigned *out) {
+    CHECKED("nvmlDeviceGetTemperatureThreshold", d);
+    if (threshold > 8) return INVALID_ARGUMENT;
+    return number(find("gpu.%d.temperature_threshold.%u", gpu_of(d), threshold), out);
+}
+
 int nvmlDeviceGetTemperatureV(void *d, temperature *out) {
+    if (out->version != 0x100000C) return VERSION_MISMATCH;
     return nvmlDeviceGetTemperature(d, out->sensor, (unsigned *)&out->value);
 }
 
@@ -244,6 +232,17 @@ int nvmlDeviceGetMarginTemperature(void *d, margin *out) {
     CHECKED("nvmlDeviceGetMarginTemperature", d);
     if (out->version != 0x1000008) return VERSION_MISMATCH;
     return number(find("gpu.%d.temperature_margin", gpu_of(d)), (unsigned *)&out->value);
+}
+
+int nvmlDeviceGetMemoryAffinity(void *d, unsigned words, unsigned long *out, unsigned scope) {
+    CHECKED("nvmlDeviceGetMemoryAffinity", d);
+    unsigned node;
+    int status = number(find("gpu.%d.numa_node", gpu_of(d)), &node);
+    if (status || scope > 1) return status ? status : INVALID_ARGUMENT;
+    memset(out, 0, words * sizeof *out);
+    if (node >= words * 64) return INSUFFICIENT_SIZE;
+    out[node / 64] = 1ul << node % 64;
+    return SUCCESS;
 }
 
 typedef struct { unsigned pid; ull memory; unsigned instance, compute; } process;
@@ -261,82 +260,4 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *count, process *o
     }
     *count = found;
     return found > room ? INSUFFICIENT_SIZE : SUCCESS;
-}
-
-/* links, pairs, fabric, fields */
-
-static int link(const char *call, void *d, unsigned number_) {
-    CHECKED(call, d);
-    const char *count = find("gpu.%d.links", gpu_of(d));
-    if (!count) return NOT_SUPPORTED;
-    return number_ < (unsigned)atoi(count) ? SUCCESS : INVALID_ARGUMENT;
-}
-#define LINK(name, key) \
-    int name(void *d, unsigned l, unsigned *out) { \
-        int status = link(#name, d, l); \
-        return status ? status : number(find("gpu.%d.link.%u." key, gpu_of(d), l), out); \
-    }
-LINK(nvmlDeviceGetNvLinkState, "active")
-LINK(nvmlDeviceGetNvLinkVersion, "version")
-LINK(nvmlDeviceGetNvLinkRemoteDeviceType, "remote_type")
-
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned l, pci_info *out) {
-    int status = link("nvmlDeviceGetNvLinkRemotePciInfo_v2", d, l);
-    return status ? status : pci(find("gpu.%d.link.%u.remote_bus_id", gpu_of(d), l), out);
-}
-
-static const char *of_pair(void *a, void *b, const char *what) {
-    int x = gpu_of(a), y = gpu_of(b);
-    return find("pair.%d.%d.%s", x < y ? x : y, x < y ? y : x, what);
-}
-
-int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, unsigned *out) {
-    CHECKED("nvmlDeviceGetTopologyCommonAncestor", a);
-    CHECKED("nvmlDeviceGetTopologyCommonAncestor", b);
-    return number(of_pair(a, b, "ancestor"), out);
-}
-
-int nvmlDeviceGetP2PStatus(void *a, void *b, unsigned index, unsigned *out) {
-    static const char *kinds[] = {"p2p.read", "p2p.write", "p2p.nvlink", "p2p.atomics", "p2p.pci"};
-    CHECKED("nvmlDeviceGetP2PStatus", a);
-    CHECKED("nvmlDeviceGetP2PStatus", b);
-    return index < 5 ? number(of_pair(a, b, kinds[index]), out) : INVALID_ARGUMENT;
-}
-
-typedef struct { unsigned version; unsigned char uuid[16]; int status; unsigned clique, state, health; unsigned char summary; } fabric;
-
-int nvmlDeviceGetGpuFabricInfoV(void *d, fabric *out) {
-    CHECKED("nvmlDeviceGetGpuFabricInfoV", d);
-    if (out->version != 0x3000028 && out->version != 0x02000024) return VERSION_MISMATCH;
-    const char *value = find("gpu.%d.fabric", gpu_of(d));
-    if (!value) return NOT_SUPPORTED;
-    memset(out->uuid, 0xab, sizeof out->uuid);
-    return sscanf(value, "%u %d %u %i", &out->state, &out->status, &out->clique, (int *)&out->health) == 4 ? SUCCESS : INVALID_ARGUMENT;
-}
-
-typedef struct { unsigned id, scope; long long time, latency; unsigned kind; int status; ull value; } field;
-
-static const char *field_of(int gpu, const field *f) {
-    switch (f->id) {
-    case 91: return find("gpu.%d.links", gpu);
-    case 90: return find("gpu.%d.link.0.signalling_mbps", gpu);
-    case 161: return find("gpu.%d.link.%u.replay", gpu, f->scope);
-    case 162: return find("gpu.%d.link.%u.recovery", gpu, f->scope);
-    case 163: return find("gpu.%d.link.%u.crc", gpu, f->scope);
-    case 164: return find("gpu.%d.link.%u.signalling_mbps", gpu, f->scope);
-    case 165: return find("gpu.%d.link.%u.active", gpu, f->scope);
-    case 230: return find("gpu.%d.recovery_action", gpu);
-    default: return find("gpu.%d.field.%u", gpu, f->id);
-    }
-}
-
-int nvmlDeviceGetFieldValues(void *d, int count, field *fields) {
-    CHECKED("nvmlDeviceGetFieldValues", d);
-    for (int i = 0; i < count; i++) {
-        const char *value = field_of(gpu_of(d), &fields[i]);
-        fields[i].status = value ? SUCCESS : NOT_SUPPORTED;
-        fields[i].kind = 1; /* unsigned int */
-        fields[i].value = value ? strtoull(value, NULL, 0) : 0;
-    }
-    return SUCCESS;
 }
