@@ -51,8 +51,10 @@ class Acceptance:
         if self.payload is not None:
             return model.from_json(self.payload, model.NodeFacts, "facts from the controller")
         if self.settings["evidence"] is not None:
+            from pytest_gpucluster.facts.evidence.saved_facts import load_facts
+
             try:
-                return model.load_facts(self.settings["evidence"])
+                return load_facts(self.settings["evidence"])
             except model.FactsError as error:
                 raise pytest.UsageError(f"--gpucluster-evidence: {error}") from None
         from pytest_gpucluster.facts.collect import collect

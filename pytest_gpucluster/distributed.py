@@ -124,8 +124,14 @@ def specify(item: pytest.Item, run: Acceptance) -> GroupSpec | str:
         world_size=size,
         backend="nccl" if gpus else "gloo",
         isolation=request.isolation,
-        deadline_s=request.timeout or run.settings["timeout"],
+        deadline_s=(request.timeout or run.settings["timeout"]) + _soak_s(item, run),
     )
+
+
+def _soak_s(item: pytest.Item, run: Acceptance) -> float:
+    """The time a soak takes by order, which is no hang."""
+    level = item.get_closest_marker("gpucluster_level")
+    return float(run.settings["soak"]) if level and level.args[0] == "soak" else 0.0
 
 
 def _largest(request: Request) -> int:

@@ -6,10 +6,6 @@ import os
 
 import pytest
 
-# Here and not at the root: in an editable install the built-in checks lie under the root too,
-# and pytest refuses this line in a conftest.py it meets late.
-pytest_plugins = ["pytester"]
-
 SETTINGS = ("GPUCLUSTER", "NCCL_", "PYTEST_ADDOPTS", "CUDA_VISIBLE_DEVICES")
 
 

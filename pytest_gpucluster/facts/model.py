@@ -8,7 +8,6 @@ memory is bytes, power is watts, temperatures are degrees Celsius, clocks are MH
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 SCHEMA_VERSION = 1
@@ -321,21 +320,6 @@ def from_json(text: bytes | str, kind: type[T], origin: str = "facts") -> T:
         raise FactsError(f"{origin}: not UTF-8: {error}") from error
     except RecursionError as error:
         raise FactsError(f"{origin}: nested too deeply") from error
-
-
-def load_facts(path: Path) -> NodeFacts:
-    """Read ``facts/<node>.json``; raises `FactsError` naming file and place."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise FactsError(f"{path}: cannot be read: {error.strerror}") from error
-    facts = from_json(text, NodeFacts, str(path))
-    if facts.schema_version != SCHEMA_VERSION:
-        raise FactsError(
-            f"{path}: facts schema version {facts.schema_version}, this release reads "
-            f"{SCHEMA_VERSION}. Judge it with the release that wrote it."
-        )
-    return facts
 
 
 def to_builtins(value: object) -> Any:

@@ -6,6 +6,7 @@ A lease is an OS file lock: it vanishes with its holder, however that ends.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -57,31 +58,37 @@ def _make_private(place: Path) -> None:
 
 @contextlib.contextmanager
 def _one(place: Path, resource: str, on_wait: Callable[[str], None]) -> Iterator[None]:
-    from filelock import FileLock, Timeout
-
     name = re.sub(r"[^A-Za-z0-9.-]", "_", resource)
-    lock = FileLock(place / f"{name}.lock")
-    holder = place / f"{name}.holder"
-    told = False
-    while True:
-        try:
-            lock.acquire(timeout=0)
-            break
-        except Timeout:
+    lock = os.open(place / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        told = False
+        while not _taken(lock):
             if not told:
-                on_wait(f"waiting for {resource}, held by {_holder(holder)}")
+                on_wait(f"waiting for {resource}, held by {_holder(lock)}")
                 told = True
             time.sleep(RETRY_S)
-    try:
-        holder.write_text(json.dumps({"pid": os.getpid(), "since": time.time()}))
-        yield
+        # Said in the lock file itself: creating a file per test would cost more than the lock.
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps({"pid": os.getpid(), "since": time.time()}).encode(), 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(lock, 0)
+            fcntl.flock(lock, fcntl.LOCK_UN)  # now, even if a forked child has the file open
     finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
+        os.close(lock)
 
 
-def _holder(path: Path) -> str:
+def _taken(lock: int) -> bool:
     try:
-        return f"process {int(json.loads(path.read_text())['pid'])}"
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(lock: int) -> str:
+    try:
+        return f"process {int(json.loads(os.pread(lock, 1000, 0))['pid'])}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

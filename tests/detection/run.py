@@ -13,7 +13,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from pytest_gpucluster.facts.model import NodeFacts, load_facts, to_json
+from pytest_gpucluster.facts.evidence.saved_facts import load_facts
+from pytest_gpucluster.facts.model import NodeFacts, to_json
 from pytest_gpucluster.testing import fake_nvml, machines
 from pytest_gpucluster.testing.fake_torch import install_fake_torch
 from tests.detection.cases import Case

@@ -106,7 +106,7 @@ def test_the_one_who_waits_is_told_once_what_and_who(tmp_path: Path) -> None:
 def test_a_holder_that_left_no_name_is_another_process(tmp_path: Path) -> None:
     with process(tmp_path, "GPU-1") as first:
         assert says(first) == "holding"
-        (tmp_path / "GPU-1.holder").write_text("not json")
+        (tmp_path / "GPU-1.lock").write_text("not json")
         second = Waiting(tmp_path, "GPU-1")
         assert second.waits.wait(LONG)
         let_go(first)
@@ -119,7 +119,7 @@ def test_a_killed_holder_leaves_its_lease_free_at_once(tmp_path: Path) -> None:
         assert says(first) == "holding"
         first.kill()
         first.wait()
-        assert (tmp_path / "GPU-1.holder").exists(), "it had no time to tidy up"
+        assert (tmp_path / "GPU-1.lock").read_text(), "it had no time to tidy up"
         with lease(["GPU-1"], never, tmp_path):
             pass
 
@@ -165,7 +165,7 @@ def test_a_lease_can_be_taken_again_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     with lease(["GPU-1"], never, tmp_path):
         pass
-    assert not list(tmp_path.glob("*.holder"))
+    assert (tmp_path / "GPU-1.lock").read_text() == "", "nobody is named as its holder"
 
 
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.facts.model import load_facts
+from pytest_gpucluster.facts.evidence.saved_facts import load_facts
 from pytest_gpucluster.report.files import append_line, write_atomically
 from pytest_gpucluster.report.folder import (
     ReportError,
