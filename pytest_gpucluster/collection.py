@@ -16,6 +16,7 @@ from pytest_gpucluster.options import LEVELS, Settings
 
 PREFIX = "gpucluster/"
 CHECKS = Path(__file__).parent / "checks"
+LEVEL_MARK = "gpucluster_level(name): the lowest level that includes the check"
 NAMED = pytest.StashKey[list[str]]()
 
 

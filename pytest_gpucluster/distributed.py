@@ -14,6 +14,7 @@ import pytest
 from pytest_gpucluster import requirements
 from pytest_gpucluster.acceptance import Acceptance, of
 from pytest_gpucluster.ranks.group import BACKENDS, ISOLATIONS, GroupSpec, Isolation
+from pytest_gpucluster.usage import is_distributed
 
 if TYPE_CHECKING:
     from pytest_gpucluster.ranks.leader import Leader
@@ -36,11 +37,6 @@ class Request:
     backend: Literal["nccl", "gloo", "auto"] = "auto"
     isolation: Isolation = "shared"
     timeout: float | None = None
-
-
-def is_distributed(item: pytest.Item) -> bool:
-    """Whether a test asks for ``process_group``, directly or through a fixture."""
-    return "process_group" in getattr(item, "fixturenames", ())
 
 
 def parse_mark(mark: pytest.Mark | None, nodeid: str) -> Request:

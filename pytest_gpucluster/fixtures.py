@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster import acceptance
-from pytest_gpucluster.ranks.group import ProcessGroup
 
 if TYPE_CHECKING:
     from pytest_gpucluster.expectations.expect import NodeExpectations
     from pytest_gpucluster.expectations.profile import Profile
     from pytest_gpucluster.facts.model import Gpu, NodeFacts
     from pytest_gpucluster.options import Settings
+    from pytest_gpucluster.ranks.group import ProcessGroup
     from pytest_gpucluster.verdict.recorder import Findings
 
 NO_HARDWARE = "a rehearsal judges no hardware"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import acceptance, collection, distributed, options, requirements
+from pytest_gpucluster import acceptance, collection, options, usage
 from pytest_gpucluster.acceptance import ACCEPTANCE, WORKER_INPUT, Acceptance
 from pytest_gpucluster.fixtures import (  # noqa: F401 - pytest finds fixtures by name
     FINDINGS,
@@ -25,10 +25,12 @@ from pytest_gpucluster.fixtures import (  # noqa: F401 - pytest finds fixtures b
     process_group,
 )
 
+if TYPE_CHECKING:
+    from pytest_gpucluster.distributed import Engine
+
 pytest.register_assert_rewrite("pytest_gpucluster.checks")
 
-ENGINE = pytest.StashKey[distributed.Engine]()
-LEVEL_MARK = "gpucluster_level(name): the lowest level that includes the check"
+ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,16 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    for line in (distributed.MARK, LEVEL_MARK, *requirements.mark_lines()):
+    describe = bool(getattr(config.option, "markers", False))
+    for line in _mark_descriptions() if describe else usage.MARKS:
         config.addinivalue_line("markers", line)
-    if config.option.help or config.option.version or getattr(config.option, "markers", False):
+    if config.option.help or config.option.version or describe:
         config.stash[ACCEPTANCE] = Acceptance(options.defaults())
         return  # help must work whatever the settings say
     settings = options.resolve(config)
     payload = acceptance.handed_over(config)
     run = Acceptance(settings, payload, judges=not hasattr(config, "workerinput"))
     config.stash[ACCEPTANCE] = run
-    config.stash[ENGINE] = distributed.Engine(config)
     if not run.enabled:
         return
     collection.take_named_checks(config)
@@ -59,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpucluster.html_hooks import HtmlHooks
 
             config.pluginmanager.register(HtmlHooks(session), "gpucluster-html")
+
+
+def _mark_descriptions() -> list[str]:
+    """What ``pytest --markers`` prints."""
+    from pytest_gpucluster import distributed, requirements
+
+    return [distributed.MARK, collection.LEVEL_MARK, *requirements.mark_lines()]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -81,7 +90,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    distributed.parametrise(metafunc)
+    if usage.is_distributed(metafunc):
+        from pytest_gpucluster import distributed
+
+        distributed.parametrise(metafunc)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -94,8 +106,8 @@ def pytest_collection_modifyitems(
         items[:0] = collection.collect_checks(session)
     for item in items:
         collection.refuse_impostor(item)
-        requirements.validate(item)
-        distributed.parse_mark(item.get_closest_marker("distributed"), item.nodeid)
+        if usage.is_marked(item) or usage.is_distributed(item):
+            _prepare(item)
     named = collection.names_builtin(config)
     above = [item for item in items if collection.above_level(item, run.settings, named)]
     if above:
@@ -104,11 +116,23 @@ def pytest_collection_modifyitems(
     return (yield)
 
 
+def _prepare(item: pytest.Item) -> None:
+    """Check the marks of a test of ours, and have an engine for it."""
+    from pytest_gpucluster import distributed, requirements
+
+    requirements.validate(item)
+    distributed.parse_mark(item.get_closest_marker("distributed"), item.nodeid)
+    if ENGINE not in item.config.stash:
+        item.config.stash[ENGINE] = distributed.Engine(item.config)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Take over distributed tests, except on the ranks themselves."""
-    if acceptance.on_rank(item.config) or not distributed.is_distributed(item):
+    if not usage.is_distributed(item) or acceptance.on_rank(item.config):
         return None
+    from pytest_gpucluster import distributed
+
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in distributed.run(item, nextitem, item.config.stash[ENGINE]):
@@ -119,7 +143,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if not acceptance.on_rank(item.config):
+    if usage.is_marked(item) and not acceptance.on_rank(item.config):
+        from pytest_gpucluster import requirements
+
         requirements.enforce(item)
 
 

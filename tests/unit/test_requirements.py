@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster import requirements
+from pytest_gpucluster import requirements, usage
 from pytest_gpucluster.facts.model import Gpu, Host, NodeFacts, NvLink, Software, to_json
 
 SIGNATURES = {
@@ -181,3 +181,7 @@ def test_a_rehearsal_judges_no_hardware_but_still_judges_torch(
 def test_the_body_of_a_gated_test_never_runs(pytester: pytest.Pytester, saved: str) -> None:
     body = "raise SystemExit('the body ran')"
     run(pytester, "requires_nvlink()", saved, body=body).assert_outcomes(skipped=1)
+
+
+def test_every_mark_is_registered_under_its_name() -> None:
+    assert {*requirements.MARKS, "distributed", "gpucluster_level"} == set(usage.MARKS)
