@@ -17,6 +17,19 @@ from pytest_gpucluster.options import LEVELS, Settings
 PREFIX = "gpucluster/"
 CHECKS = Path(__file__).parent / "checks"
 LEVEL_MARK = "gpucluster_level(name): the lowest level that includes the check"
+OWN_PACKAGE = "pytest_gpucluster"
+OWN_FIXTURES = frozenset(
+    {
+        "findings",
+        "gpucluster_settings",
+        "node_expectations",
+        "node_facts",
+        "node_gpus",
+        "node_hardware",
+        "node_profile",
+        "process_group",
+    }
+)
 NAMED = pytest.StashKey[list[str]]()
 
 
@@ -87,6 +100,23 @@ def refuse_impostor(item: pytest.Item) -> None:
             f"{item.nodeid} of {item.path} has the id of a built-in check. Rename the folder "
             f"{PREFIX} or start pytest elsewhere."
         )
+
+
+def refuse_other_fixtures(item: pytest.Item) -> None:
+    """A conftest.py must not replace what a built-in check asks for; raises `pytest.UsageError`.
+
+    pytest has no public way to say where a fixture comes from.
+    """
+    if not is_builtin(item.nodeid):
+        return
+    for name, definitions in item._fixtureinfo.name2fixturedefs.items():  # type: ignore[attr-defined]
+        origin = definitions[-1].func.__module__
+        overridden = len({d.func.__module__ for d in definitions}) > 1
+        if name in OWN_FIXTURES and (overridden or not origin.startswith(OWN_PACKAGE)):
+            raise pytest.UsageError(
+                f"{item.nodeid}: the fixture {name} is replaced by {origin}. An acceptance needs "
+                "the plugin's own: rename yours."
+            )
 
 
 def is_builtin(nodeid: str) -> bool:

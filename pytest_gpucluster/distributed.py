@@ -13,6 +13,8 @@ import pytest
 
 from pytest_gpucluster import requirements
 from pytest_gpucluster.acceptance import Acceptance, of
+from pytest_gpucluster.collection import is_builtin
+from pytest_gpucluster.facts import visible
 from pytest_gpucluster.ranks.group import BACKENDS, ISOLATIONS, GroupSpec, Isolation
 from pytest_gpucluster.usage import is_distributed
 
@@ -84,28 +86,26 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
 
 
 def visible_gpus(run: Acceptance) -> list[str]:
-    """UUIDs of the GPUs that CUDA will see, in its order; indices where UUIDs are unknown."""
-    gpus = run.facts.gpus or ()
-    known = {str(gpu.index): gpu.uuid or str(gpu.index) for gpu in gpus}
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return list(known.values())
-    chosen = []
-    for entry in filter(None, (part.strip() for part in wanted.split(","))):
-        match = known.get(entry) or next((u for u in known.values() if u.startswith(entry)), None)
-        if match is None:
-            break  # CUDA ignores everything from the first unknown entry on
-        chosen.append(match)
-    return chosen
+    """The GPUs that ranks started now will see."""
+    return visible.visible_gpus(run.facts.gpus or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def specify(item: pytest.Item, run: Acceptance) -> GroupSpec | str:
     """The group an item needs, or the reason why this machine cannot give it."""
     request = parse_mark(item.get_closest_marker("distributed"), item.nodeid)
+    if run.enabled and run.mode == "evidence":
+        return (
+            "nothing is run on the node whose facts are judged (use --gpucluster-level=inventory)"
+        )
     on_cpu = run.mode == "rehearsal" or request.backend == "gloo"
     gpus = 0 if on_cpu else len(visible_gpus(run))
     if not gpus and run.mode == "live" and run.enabled and request.backend != "gloo":
         return "no NVIDIA GPU is visible here, and this is not a rehearsal (--gpucluster-rehearse)"
+    there = len([gpu for gpu in run.facts.gpus or () if gpu.lost is None])
+    if gpus and is_builtin(item.nodeid) and gpus != there:
+        return (
+            f"CUDA_VISIBLE_DEVICES shows {gpus} of {there} GPUs: unset it, so that all are tested"
+        )
     if not gpus and request.backend == "nccl":
         return "the test asks for NCCL and no NVIDIA GPU is used here"
     available = gpus or run.settings["ranks"] or max(DEFAULT_CPU_RANKS, _largest(request))

@@ -56,7 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpucluster.session import Session
 
         session = Session(config, run)
-        config.pluginmanager.register(session, "gpucluster-session")
+        if config.pluginmanager.register(session, "gpucluster-session") is None:
+            raise pytest.UsageError("-p no:gpucluster-session leaves nobody to judge. Drop it.")
         if config.pluginmanager.hasplugin("html"):
             from pytest_gpucluster.html_hooks import HtmlHooks
 
@@ -106,6 +107,7 @@ def pytest_collection_modifyitems(
         items[:0] = collection.collect_checks(session)
     for item in items:
         collection.refuse_impostor(item)
+        collection.refuse_other_fixtures(item)
         if usage.is_marked(item) or usage.is_distributed(item):
             _prepare(item)
     named = collection.names_builtin(config)

@@ -147,6 +147,9 @@ class Session:
             mode=run.mode,
         )
         self._save_profile(node.verdict)
+        if run.mode == "evidence":
+            taken = run.facts.taken or "at an unknown time"
+            run.remarks.append(f"Judged from facts of {run.node}, taken {taken}.")
         name = run.profile.name if run.profile else None
         return judge(
             [node],

@@ -38,7 +38,10 @@ def judge_bandwidth(
     if known is None:
         if last:
             reason = getattr(expectation, "reason", "")
-            findings.unverified(f"all-reduce bandwidth was measured but not judged: {reason}")
+            findings.unverified(
+                f"all-reduce bandwidth was measured but not judged: {reason}. Give a floor with "
+                "bandwidth.all_reduce_gbs in a profile."
+            )
         return
     advice = (
         f"Rank {speed.slowest_rank} was slowest ({speed.rank_spread:.2f} x the fastest). Check "

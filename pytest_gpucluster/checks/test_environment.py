@@ -6,6 +6,7 @@ import pytest
 
 from pytest_gpucluster.expectations.expect import NodeExpectations
 from pytest_gpucluster.facts.model import Gpu, NodeFacts
+from pytest_gpucluster.facts.visible import visible_gpus
 from pytest_gpucluster.verdict.recorder import Findings
 
 # What a left-over variable does (NCCL user guide, environment variables).
@@ -74,7 +75,7 @@ def test_all_gpus_visible(
     visible = node_facts.host.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return
-    shown = len([entry for entry in visible.split(",") if entry.strip()])
+    shown = len(visible_gpus(node_gpus, visible))
     if shown < len(node_gpus):
         findings.unverified(
             f"CUDA_VISIBLE_DEVICES={visible} hides {len(node_gpus) - shown} of "

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from pytest_gpucluster.checks.compare import common_value, severity
-from pytest_gpucluster.expectations.catalogue import find_gpu, same_product_name
+from pytest_gpucluster.expectations.catalogue import (
+    find_gpu,
+    same_product_name,
+    version_key,
+)
 from pytest_gpucluster.expectations.expect import NodeExpectations
 from pytest_gpucluster.facts.model import Gpu, NodeFacts
 from pytest_gpucluster.verdict.recorder import Findings
 
 LEAST_GPUS = 2
+# Calls that every driver this plugin accepts has: one that lacks them is broken, not old.
+SINCE_DRIVER_450 = frozenset(
+    {
+        "nvmlDeviceGetComputeMode",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetTotalEccErrors",
+    }
+)
 
 
 def test_present(node_hardware: NodeFacts, findings: Findings) -> None:
@@ -48,6 +69,29 @@ def test_present(node_hardware: NodeFacts, findings: Findings) -> None:
             )
 
 
+def _no_ecc(gpu: Gpu) -> bool:
+    return gpu.ecc is not None and not gpu.ecc.enabled
+
+
+def _rows(gpu: Gpu) -> object:
+    """Rows are remapped only where ECC is on and the GPU is whole."""
+    return gpu.remapped_rows or gpu.mig_enabled or _no_ecc(gpu) or None
+
+
+# What GPUs of one node either all have or all lack.
+TOLD_BY_ALL_OR_NONE: dict[str, Callable[[Gpu], object]] = {
+    "clock-event reasons": lambda gpu: gpu.clocks.event_reasons,
+    "compute mode": lambda gpu: gpu.compute_mode,
+    "ECC mode": lambda gpu: gpu.ecc,
+    "MIG mode": lambda gpu: gpu.mig_enabled,
+    "NVLinks": lambda gpu: gpu.nvlinks,
+    "persistence mode": lambda gpu: gpu.persistence,
+    "power limit": lambda gpu: gpu.power.limit,
+    "recovery action": lambda gpu: gpu.recovery_action,
+    "remapped rows": _rows,
+}
+
+
 def _no_gpu(findings: Findings, reason: str) -> None:
     findings.report(
         "fail",
@@ -62,15 +106,30 @@ def _no_gpu(findings: Findings, reason: str) -> None:
     )
 
 
-def test_readable(node_gpus: tuple[Gpu, ...], node_facts: NodeFacts, findings: Findings) -> None:
+def test_readable(
+    node_gpus: tuple[Gpu, ...],
+    node_facts: NodeFacts,
+    node_expectations: NodeExpectations,
+    findings: Findings,
+) -> None:
     """The driver answers every question about every GPU, if only with "not supported".
 
     Needs: a GPU. Threshold: no error. When it is unverified: ask the same with nvidia-smi -q; a
     GPU that cannot be read cannot be judged, and is often about to fail.
     """
     for problem in node_facts.unreadable:
-        if problem.subject.startswith("GPU"):
+        if problem.subject.startswith("GPU") or problem.subject in SINCE_DRIVER_450:
             findings.unverified(f"{problem.subject} could not be read: {problem.reason}")
+    for name, value in TOLD_BY_ALL_OR_NONE.items():
+        silent = [gpu.label for gpu in node_gpus if value(gpu) is None]
+        if silent and len(silent) < len(node_gpus):
+            findings.unverified(f"{', '.join(silent)} does not tell its {name}, the others do")
+    model = node_expectations.model
+    newer = model is not None and version_key(model.compute_capability) >= (8,)
+    remaps = newer and model is not None and model.ecc is True
+    excused = any(gpu.mig_enabled or _no_ecc(gpu) for gpu in node_gpus)
+    if remaps and not excused and all(gpu.remapped_rows is None for gpu in node_gpus):
+        findings.unverified("the remapped rows could not be read")
 
 
 def test_count(

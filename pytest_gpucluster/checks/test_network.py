@@ -25,7 +25,10 @@ def test_ports(
     fails: check cable, switch port and subnet manager.
     """
     expected = node_expectations
-    if not (expected.network_ports or expected.network_kind or expected.network_required):
+    required = expected.network_required
+    if required is not None and not required.value:
+        required = None
+    if not (expected.network_ports or expected.network_kind or required):
         findings.not_applicable("no profile says what network this node should have")
         pytest.skip("no profile says what network this node should have")
     ports = _ports(node_hardware, findings)
@@ -35,7 +38,7 @@ def test_ports(
     mine = [port for port in ports if port.kind in kinds]
     active = [port for port in mine if port.state == "ACTIVE"]
     wanted = expected.network_ports.value if expected.network_ports else 1
-    rule = expected.network_ports or expected.network_kind or expected.network_required
+    rule = expected.network_ports or expected.network_kind or required
     if len(active) >= wanted or rule is None:
         return
     if len(mine) < wanted:

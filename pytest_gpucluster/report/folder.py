@@ -61,6 +61,8 @@ def write_report(folder: Path, verdict: Verdict, facts: Mapping[str, NodeFacts])
             f"The report in {folder} is incomplete: {error.strerror}. The verdict stands on the "
             "terminal only; make room and run again."
         ) from None
+    except Exception as error:  # a fault of the page must not take the verdict with it
+        raise ReportError(f"The report in {folder} is incomplete: {error!r}") from error
     return written
 
 

@@ -210,7 +210,7 @@ def stored(monkeypatch: pytest.MonkeyPatch, folder: Path, write: Any) -> Found:
     return check(
         storage.test_write_and_read,
         FACTS,
-        gpucluster_settings={"report": Path("report")},
+        gpucluster_settings={"report": Path("report"), "evidence": None},
         pytestconfig=config,
     )
 
