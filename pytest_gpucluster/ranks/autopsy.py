@@ -19,6 +19,7 @@ from pytest_gpucluster.ranks import channel
 from pytest_gpucluster.ranks.agent import RunningRank
 from pytest_gpucluster.ranks.results import RankResult
 
+ASK_AGAIN_S = 0.5
 DUMP_DEADLINE_S = 3.0  # a loaded node is slow to write even a few frames
 FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
 # The start of the main thread, which faulthandler writes last.
@@ -75,11 +76,20 @@ def examine(members: Sequence[RunningRank], results: dict[int, RankResult]) -> N
 
 
 def _await_stack(member: RunningRank, deadline: float) -> str:
-    """The stack text once it is complete, or what there is at the deadline."""
+    """The stack text once it is complete, or what there is at the deadline.
+
+    A rank that has written nothing is asked again: on a loaded node the first signal can come
+    while it is not yet able to answer.
+    """
+    ask_again = time.monotonic() + ASK_AGAIN_S
     while True:
         text = member.stacks.read_text(encoding="utf-8", errors="replace")
         if OUTERMOST.search(text) or time.monotonic() >= deadline:
             return text
+        if not text and time.monotonic() >= ask_again:
+            ask_again += ASK_AGAIN_S
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(member.pid, signal.SIGUSR1)
         time.sleep(0.02)
 
 
