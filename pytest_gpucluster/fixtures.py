@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.expectations.profile import Profile
     from pytest_gpucluster.facts.model import Gpu, NodeFacts
     from pytest_gpucluster.options import Settings
-    from pytest_gpucluster.ranks.group import ProcessGroup
+    from pytest_gpucluster.ranks.group import ProcessGroup, Recorder
     from pytest_gpucluster.verdict.recorder import Findings
 
 NO_HARDWARE = "a rehearsal judges no hardware"
@@ -34,7 +35,34 @@ def process_group(request: pytest.FixtureRequest) -> ProcessGroup:
             "process_group was asked for outside of a rank. Ask for it in the test's own "
             "arguments or with usefixtures, not through request.getfixturevalue()."
         )
-    return rank.process_group()
+    return rank.process_group(_record_for(request.node))
+
+
+def _record_for(item: pytest.Item) -> Recorder:
+    def record(name: str, value: float, unit: str, conditions: dict[str, Any]) -> None:
+        from pytest_gpucluster.verdict.findings import Measurement
+
+        findings_of(item).measured(Measurement(name, value, unit, conditions=conditions))
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def tmp_path_shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder that all ranks of a node share for the whole session.
+
+    A fixture that uses it runs once per rank: let one rank do the work under a file lock.
+    """
+    from pytest_gpucluster.ranks.keys import RANK
+
+    rank = request.config.stash.get(RANK, None)
+    if rank is None:
+        return tmp_path_factory.mktemp("shared")
+    folder = Path(rank.start.shared)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 @pytest.fixture

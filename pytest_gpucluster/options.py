@@ -51,6 +51,13 @@ def parse_count(text: str) -> int:
     return number
 
 
+def parse_rank(text: str) -> int:
+    """A rank's number from 0."""
+    if not text.isdecimal() or int(text) >= 4096:
+        raise ValueError(f"{text!r} is not a rank. Give a number from 0.")
+    return int(text)
+
+
 def parse_duration(text: str) -> float:
     """Seconds from ``90``, ``90s``, ``30m``, ``1.5h`` or ``1d``."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in DURATION_UNITS else (text, "s")
@@ -164,6 +171,13 @@ OPTIONS = (
         120.0,
         "Deadline of one distributed test, unless its mark sets one (default 120s).",
         "DURATION",
+    ),
+    Option(
+        "debug-rank",
+        parse_rank,
+        None,
+        "The rank on which --pdb, --trace and breakpoint() get the terminal.",
+        "RANK",
     ),
     Option(
         "soak",

@@ -23,10 +23,11 @@ from pytest_gpucluster.fixtures import (  # noqa: F401 - pytest finds fixtures b
     node_hardware,
     node_profile,
     process_group,
+    tmp_path_shared,
 )
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.distributed import Engine
+    from pytest_gpucluster.distributed.engine import Engine
 
 pytest.register_assert_rewrite("pytest_gpucluster.checks")
 
@@ -66,9 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _mark_descriptions() -> list[str]:
     """What ``pytest --markers`` prints."""
-    from pytest_gpucluster import distributed, requirements
+    from pytest_gpucluster import requirements
+    from pytest_gpucluster.distributed.mark import MARK
 
-    return [distributed.MARK, collection.LEVEL_MARK, *requirements.mark_lines()]
+    return [MARK, collection.LEVEL_MARK, *requirements.mark_lines()]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -92,9 +94,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if usage.is_distributed(metafunc):
-        from pytest_gpucluster import distributed
+        from pytest_gpucluster.distributed.mark import parametrise
 
-        distributed.parametrise(metafunc)
+        parametrise(metafunc)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -120,12 +122,14 @@ def pytest_collection_modifyitems(
 
 def _prepare(item: pytest.Item) -> None:
     """Check the marks of a test of ours, and have an engine for it."""
-    from pytest_gpucluster import distributed, requirements
+    from pytest_gpucluster import requirements
+    from pytest_gpucluster.distributed.engine import Engine
+    from pytest_gpucluster.distributed.mark import parse_mark
 
     requirements.validate(item)
-    distributed.parse_mark(item.get_closest_marker("distributed"), item.nodeid)
+    parse_mark(item.get_closest_marker("distributed"), item.nodeid)
     if ENGINE not in item.config.stash:
-        item.config.stash[ENGINE] = distributed.Engine(item.config)
+        item.config.stash[ENGINE] = Engine(item.config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -133,14 +137,39 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Take over distributed tests, except on the ranks themselves."""
     if not usage.is_distributed(item) or acceptance.on_rank(item.config):
         return None
-    from pytest_gpucluster import distributed
+    from pytest_gpucluster.distributed.run import run
 
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in distributed.run(item, nextitem, item.config.stash[ENGINE]):
-        hook.pytest_runtest_logreport(report=report)
+    for attempt in run(item, nextitem, item.config.stash[ENGINE]):
+        for report in attempt:
+            hook.pytest_runtest_logreport(report=report)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, bool, bool]:
+    """End the ranks before coverage is combined and reports are written."""
+    try:
+        return (yield)
+    finally:
+        engine = session.config.stash.get(ENGINE, None)
+        if engine is not None:
+            engine.stop()
+
+
+def pytest_report_teststatus(
+    report: pytest.TestReport, config: pytest.Config
+) -> tuple[str, str, str] | None:
+    """With ``-v``: how long the fastest and the slowest rank took."""
+    spread = getattr(report, "gpucluster_spread", None)
+    if spread is None or report.when != "call" or not report.passed or config.option.verbose < 1:
+        return None
+    if hasattr(report, "wasxfail"):
+        return None
+    ranks, shortest, longest = spread
+    return "passed", ".", f"PASSED ({ranks} ranks, {shortest:.2f}-{longest:.2f} s)"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,13 +18,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from pytest_gpucluster.ranks import channel, rank
+from pytest_gpucluster.ranks import channel, last_output, rank
 
 PRELOAD = (
     "torch",
@@ -47,7 +47,10 @@ class RanksDidNotStart(RuntimeError):
 
 @dataclass(frozen=True)
 class RunningRank:
-    """A rank's process and the two pipes to it: tests on one, questions on the other."""
+    """A rank's process and the two pipes to it: tests on one, questions on the other.
+
+    ``forkable``: it has run no test, and may fork one process per test.
+    """
 
     rank: int
     process: ForkServerProcess
@@ -55,6 +58,9 @@ class RunningRank:
     control: Connection
     log: Path
     stacks: Path
+    page: Path
+    forkable: bool = False
+    output: dict[int, int] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:
@@ -82,18 +88,21 @@ def start_server() -> None:
         del os.environ[SCRATCH_VARIABLE]
 
 
-def start_ranks(starts: Sequence[rank.RankStart]) -> list[RunningRank]:
+def start_ranks(
+    starts: Sequence[rank.RankStart], terminal: rank.Terminal | None = None
+) -> list[RunningRank]:
     """Fork one process per start and wait until each has collected its tests.
 
-    Raises `RanksDidNotStart`; then none of them is left running.
+    ``terminal`` is what the debugger of a rank reads and writes. Raises `RanksDidNotStart`;
+    then none of them is left running.
     """
     running: list[RunningRank] = []
     deadline = time.monotonic() + START_DEADLINE_S
     try:
         for start in starts:
-            running.append(_start(start))
-        for member in running:
-            _await_ready(member, deadline)
+            running.append(_start(start, terminal))
+        for number, member in enumerate(running):
+            running[number] = _await_ready(member, deadline)
     except OSError as error:
         kill(running)
         raise RanksDidNotStart(f"rank {len(running)} could not be started: {error}") from error
@@ -103,22 +112,30 @@ def start_ranks(starts: Sequence[rank.RankStart]) -> list[RunningRank]:
     return running
 
 
-def _start(start: rank.RankStart) -> RunningRank:
+def _start(start: rank.RankStart, terminal: rank.Terminal | None) -> RunningRank:
     context = multiprocessing.get_context("forkserver")
     connection, theirs = context.Pipe()
     control, their_control = context.Pipe()
     process = context.Process(
-        target=rank.main, args=(theirs, their_control, start), name=f"gpucluster-rank{start.rank}"
+        target=rank.main,
+        args=(theirs, their_control, start, terminal),
+        name=f"gpucluster-rank{start.rank}",
     )
     process.start()
     theirs.close()
     their_control.close()
     return RunningRank(
-        start.rank, process, connection, control, Path(start.log), Path(start.stacks)
+        start.rank,
+        process,
+        connection,
+        control,
+        Path(start.log),
+        Path(start.stacks),
+        Path(start.page),
     )
 
 
-def _await_ready(member: RunningRank, deadline: float) -> None:
+def _await_ready(member: RunningRank, deadline: float) -> RunningRank:
     try:
         if not member.connection.poll(max(0.0, deadline - time.monotonic())):
             raise RanksDidNotStart(
@@ -136,6 +153,8 @@ def _await_ready(member: RunningRank, deadline: float) -> None:
             f"rank {member.rank}'s pytest session ended before it could run a test "
             f"(exit code {message.get('exit_code')}). See {member.log}."
         )
+    forkable = bool(message.get("forkable"))
+    return replace(member, forkable=forkable, output=last_output.tap(member.pid))
 
 
 def how_it_ended(member: RunningRank) -> str:
@@ -145,6 +164,11 @@ def how_it_ended(member: RunningRank) -> str:
         return "still running"
     if code == LOST_EXIT_CODE and _server_is_gone():
         return "together with the fork server that all ranks come from"
+    return name_of_end(code)
+
+
+def name_of_end(code: int) -> str:
+    """``signal SIGKILL`` or ``exit code 3``, from multiprocessing's exit code."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -196,6 +220,7 @@ def kill(members: Iterable[RunningRank]) -> None:
         member.process.join(max(0.0, deadline - time.monotonic()))
         member.connection.close()
         member.control.close()
+        last_output.close(member.output)
         if member.process.exitcode is not None:
             member.process.close()
 

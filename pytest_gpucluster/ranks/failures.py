@@ -10,11 +10,13 @@ from typing import Literal
 import pytest
 
 from pytest_gpucluster.ranks import autopsy
-from pytest_gpucluster.ranks.autopsy import rank_list
+from pytest_gpucluster.ranks.naming import rank_list
 from pytest_gpucluster.ranks.results import GroupResult, RankResult
+from pytest_gpucluster.ranks.stacks import own_frames
 
 Phase = Literal["setup", "call", "teardown"]
 PHASES: tuple[Phase, ...] = ("setup", "call", "teardown")
+PEER = "a peer was lost"  # in whatever words: addresses and ports differ
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 ByRank = Mapping[int, Mapping[Phase, pytest.TestReport]]
@@ -42,8 +44,7 @@ def find_failures(outcome: GroupResult, by_rank: ByRank) -> list[Failure]:
     for result in outcome.ranks:
         reports = by_rank[result.rank]
         if result.state == "died":
-            text = f"died ({result.ended}) before it reported its result"
-            found.append(_own(result, reports, text))
+            found.append(_death(result, reports, outcome))
         elif result.state == "unknown_test":
             text = "did not collect this test: its collection differs from the leader's"
             found.append(_own(result, reports, text))
@@ -54,6 +55,9 @@ def find_failures(outcome: GroupResult, by_rank: ByRank) -> list[Failure]:
     hung = [result for result in outcome.ranks if result.state == "hung"]
     if hung and outcome.cut_off_s is not None:
         found.append(_hang(outcome, hung, by_rank))
+    if outcome.difference is not None and (outcome.waited_for_peers or not hung):
+        headline = outcome.difference.describe()
+        found.append(Failure(outcome.difference.odd, "call", headline, "", float("-inf")))
     if not found:
         found += _disagreement(by_rank)
     return found
@@ -63,17 +67,37 @@ def order(failures: Sequence[Failure]) -> list[Failure]:
     """Root cause first: the earliest that is not a lost-peer message. Equal ones joined."""
     joined: dict[tuple[Phase, str], Failure] = {}
     for failure in sorted(failures, key=lambda entry: (entry.peer_lost, entry.at)):
-        key = (failure.phase, ADDRESS.sub("0x…", failure.alike or failure.text))
+        alike = PEER if failure.peer_lost else failure.alike or failure.text
+        key = (failure.phase, ADDRESS.sub("0x…", alike))
         first = joined.setdefault(key, failure)
         joined[key] = replace(first, ranks=tuple(sorted({*first.ranks, *failure.ranks})))
     return list(joined.values())
 
 
 def _own(result: RankResult, reports: Mapping[Phase, pytest.TestReport], headline: str) -> Failure:
-    phase: Phase = "setup" if "setup" not in reports else "call"
-    if "call" in reports:
-        phase = "teardown"
-    return Failure((result.rank,), phase, headline, "", result.failed_at or 0.0)
+    return Failure((result.rank,), _phase(result, reports), headline, "", result.failed_at or 0.0)
+
+
+def _phase(result: RankResult, reports: Mapping[Phase, pytest.TestReport]) -> Phase:
+    """Where a rank was when it ended: it says so itself; else after its last report."""
+    for phase in PHASES:
+        if result.standing is not None and result.standing.phase == phase:
+            return phase
+    return next((phase for phase in PHASES if phase not in reports), "teardown")
+
+
+def _death(
+    result: RankResult, reports: Mapping[Phase, pytest.TestReport], outcome: GroupResult
+) -> Failure:
+    known = [
+        result.activity,
+        result.standing.describe() if result.standing else None,
+        own_frames(result.stack) if result.stack else None,
+    ]
+    failure = _own(result, reports, f"died ({result.ended}) before it reported its result")
+    # Gloo aborts a rank that receives more than it asked for: the victim of a mismatch.
+    by_mismatch = outcome.difference is not None and result.ended == "signal SIGABRT"
+    return replace(failure, text="\n".join(part for part in known if part), peer_lost=by_mismatch)
 
 
 def _from_report(result: RankResult, phase: Phase, report: pytest.TestReport) -> Failure:
@@ -96,14 +120,17 @@ def _hang(
     guilty = waiting = [result.rank for result in hung]
     if outcome.waited_for_peers:
         headline = "still waited for a failed rank and had to be ended"
+    elif outcome.difference is not None:
+        guilty = list(outcome.difference.odd)
+        said = outcome.difference.describe()
+        headline = f"no answer within {outcome.cut_off_s:.1f} s: {said}; {story}"
     else:
         guilty = autopsy.suspects(outcome.ranks) or waiting
         headline = f"no answer within {outcome.cut_off_s:.1f} s: {story}"
     stacks = "\n\n".join(
-        f"rank {result.rank}, innermost call first:\n{autopsy.own_frames(result.stack)}"
-        for result in hung
+        f"rank {result.rank}, innermost call first:\n{own_frames(result.stack)}" for result in hung
     )
-    phase: Phase = "call" if any("setup" in by_rank[result.rank] for result in hung) else "setup"
+    phase = min((_phase(result, by_rank[result.rank]) for result in hung), key=PHASES.index)
     return Failure(
         tuple(guilty),
         phase,

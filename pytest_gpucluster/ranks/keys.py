@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.ranks.rank import RankSession
+    from pytest_gpucluster.ranks.rank_session import RankSession
 
 RANK: pytest.StashKey[RankSession] = pytest.StashKey()

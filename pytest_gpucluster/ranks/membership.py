@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,10 @@ class Membership:
         self._port = store_port
         self._store: TCPStore | None = None
         self._group_store: PrefixStore | None = None
+        self.joined_ns = 0  # when, on the wall clock
         self._joined: int | None = None
         self._world_size = 0
+        self._backend = ""
         self._exchanges = 0
 
     def join(self, spec: GroupSpec, generation: int) -> None:
@@ -52,6 +56,7 @@ class Membership:
             if any(name == "lo" for _, name in socket.if_nameindex()):
                 # Else Gloo listens on whatever address the host's name stands for.
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self.joined_ns = time.time_ns()
         self._group_store = dist.PrefixStore(f"group{generation}", self._store)
         dist.init_process_group(
             spec.backend,
@@ -62,24 +67,57 @@ class Membership:
         )
         self._joined = generation
         self._world_size = spec.world_size
+        self._backend = spec.backend
         self._exchanges = 0
 
     def exchange(self, value: Any) -> list[Any]:
         """Every rank's JSON value, in the order of the ranks."""
+        store = self._store_of_group()
+        prefix = self.next_name("exchange")
+        store.set(f"{prefix}/{self._rank}", json.dumps(value))
+        keys = [f"{prefix}/{rank}" for rank in range(self._world_size)]
+        return [json.loads(store.get(key)) for key in keys]
+
+    def arrive(self, name: str, timeout_s: float) -> tuple[int, ...]:
+        """Say that this rank is at ``name`` and wait for the others through the store.
+
+        Returns the ranks that did not come within ``timeout_s`` seconds.
+        """
+        store = self._store_of_group()
+        store.set(f"{name}/{self._rank}", "")
+        limit = time.monotonic() + timeout_s
+        missing = []
+        for rank in range(self._world_size):
+            left = max(0.001, limit - time.monotonic())
+            try:
+                store.wait([f"{name}/{rank}"], timedelta(seconds=left))
+            except RuntimeError:  # torch's DistStoreError is one
+                missing.append(rank)
+        return tuple(missing)
+
+    def next_name(self, kind: str) -> str:
+        """A key that every rank makes at the same place of the test."""
+        self._exchanges += 1
+        return f"{kind}{self._exchanges}"
+
+    def _store_of_group(self) -> PrefixStore:
         if self._group_store is None:
             raise RuntimeError("The process group was torn down before the test used it.")
-        self._exchanges += 1
-        prefix = f"exchange{self._exchanges}/"
-        self._group_store.set(f"{prefix}{self._rank}", json.dumps(value))
-        keys = [f"{prefix}{rank}" for rank in range(self._world_size)]
-        return [json.loads(self._group_store.get(key)) for key in keys]
+        return self._group_store
 
     def leave(self) -> None:
-        """Destroy the group, if there is one."""
+        """Leave the group, if there is one.
+
+        Gloo takes 10 ms per rank to close its connections; a thread waits for that.
+        """
         if self._joined is None:
             return
         import torch.distributed as dist
 
         self._joined = None
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        if not dist.is_initialized():
+            return
+        last = [dist.group.WORLD]
+        dist.destroy_process_group()
+        if self._backend == "gloo":
+            threading.Thread(target=last.clear, daemon=True).start()

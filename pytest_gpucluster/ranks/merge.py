@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_gpucluster.ranks.autopsy import rank_list
 from pytest_gpucluster.ranks.failures import (
     PHASES,
     ByRank,
@@ -23,6 +22,7 @@ from pytest_gpucluster.ranks.failures import (
     is_agreed,
     order,
 )
+from pytest_gpucluster.ranks.naming import rank_list
 from pytest_gpucluster.ranks.results import GroupResult
 
 SUSPECTS = "gpucluster.suspects"  # user property: "rank 2" or "ranks 1-7"
@@ -59,7 +59,8 @@ def merge(
     failures = order(find_failures(outcome, by_rank))
     properties = _properties(by_rank, len(outcome.ranks))
     if failures:
-        return _failed(identity, failures, by_rank, properties)
+        last_output = {result.rank: result.last_output for result in outcome.ranks}
+        return _failed(identity, failures, by_rank, properties, last_output)
     return [
         _agreed(identity, phase, by_rank, properties)
         for phase in PHASES
@@ -90,6 +91,10 @@ def _agreed(
     merged.sections = _sections({rank: reports[phase] for rank, reports in by_rank.items()})
     if hasattr(first, "wasxfail"):
         merged.wasxfail = first.wasxfail
+    if phase == "call" and len(reports) > 1:
+        durations = [report.duration for report in reports]
+        spread = [len(reports), min(durations), max(durations)]
+        merged.gpucluster_spread = spread  # type: ignore[attr-defined]
     return merged
 
 
@@ -98,6 +103,7 @@ def _failed(
     failures: Sequence[Failure],
     by_rank: ByRank,
     properties: list[tuple[str, object]],
+    last_output: Mapping[int, Sequence[tuple[str, str]]],
 ) -> list[pytest.TestReport]:
     # One failed phase tells everything. It is the first that failed anywhere: the root cause may
     # lie in a later one (a rank died in teardown), yet what failed must not be shown as passed.
@@ -112,7 +118,11 @@ def _failed(
             text = _failure_text(failures)
             report = _report(identity, phase, "failed", text, known, properties)
             last = {rank: list(by.values())[-1] for rank, by in by_rank.items() if by}
-            report.sections = _sections(last)
+            report.sections = _sections(last) + [
+                (f"Captured {stream} when it died [rank {rank}]", _prefixed(rank, text))
+                for rank, said in last_output.items()
+                for stream, text in said
+            ]
         elif known and is_agreed(phase, by_rank):
             report = _agreed(identity, phase, by_rank, properties)
         else:
@@ -161,9 +171,15 @@ def _report(
 
 
 def _sections(reports: Mapping[int, pytest.TestReport]) -> list[tuple[str, str]]:
+    """Captured output. The title begins as pytest's own: by that JUnit and HTML know it."""
     return [
-        (f"[rank {rank}] {name}", text)
+        (f"{name} [rank {rank}]", _prefixed(rank, text))
         for rank, report in sorted(reports.items())
         for name, text in report.sections
         if text.strip()
     ]
+
+
+def _prefixed(rank: int, text: str) -> str:
+    """Each line with its rank: JUnit joins sections and drops their titles."""
+    return "".join(f"[rank {rank}] {line}" for line in text.splitlines(keepends=True))

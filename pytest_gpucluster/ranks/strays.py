@@ -30,6 +30,13 @@ class Strays:
         if self._pipe is None and os.getpid() == self._pid:
             self._pipe = os.pipe()
 
+    def fork(self) -> int:
+        """Fork on purpose: the copy is a rank of its own. Returns what `os.fork` does."""
+        own, self._pid = self._pid, 0
+        child = os.fork()
+        self._pid = own if child else os.getpid()
+        return child
+
     def came_back(self) -> bool:
         """In the rank: whether a child did. In such a child: tell the rank and end."""
         if os.getpid() != self._pid:

@@ -70,7 +70,7 @@ def test_after(process_group):
     assert run.outcomes() == {"test_hangs": "failed", "test_after": "passed"}, run.output
     assert told["test_hangs"].suspects == "rank 1"
     assert "no answer within 2." in told["test_hangs"].text
-    assert "rank 0 wait in all_reduce" in told["test_hangs"].text
+    assert "rank 0 waits in all_reduce" in told["test_hangs"].text
 
 
 def test_the_number_of_ranks_is_an_option_and_more_are_not_invented(ranked: Ranked) -> None:

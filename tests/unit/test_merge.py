@@ -63,8 +63,8 @@ def test_what_ranks_printed_is_kept_under_their_numbers() -> None:
         passed(0, sections=[("Captured stdout call", "zero\n"), ("Captured log call", " \n")]),
     )
     assert reports[1].sections == [
-        ("[rank 0] Captured stdout call", "zero\n"),
-        ("[rank 1] Captured stdout call", "one\n"),
+        ("Captured stdout call [rank 0]", "[rank 0] zero\n"),
+        ("Captured stdout call [rank 1]", "[rank 1] one\n"),
     ]
 
 

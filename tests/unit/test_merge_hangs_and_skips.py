@@ -25,7 +25,7 @@ def test_a_hang_names_who_waits_and_who_did_not_arrive() -> None:
     failure = the_failure(merged(*ranks, cut_off_s=30.04))
     assert message(failure) == (
         "rank 2: no answer within 30.0 s: ranks 0,1,3 wait in all_reduce at test_x.py:12; "
-        "rank 2 in load_batch at data.py:40"
+        "rank 2 is in load_batch at data.py:40"
     )
     assert failure.when == "call"
     assert suspects(failure) == "rank 2"
@@ -36,7 +36,7 @@ def test_a_hang_names_who_waits_and_who_did_not_arrive() -> None:
 
 def test_a_rank_that_finished_while_another_waits_for_it_is_named() -> None:
     failure = the_failure(merged(hung(0), passed(1), cut_off_s=5.0))
-    assert message(failure).startswith("rank 1: no answer within 5.0 s: rank 0 ")
+    assert message(failure).startswith("ranks 0,1: no answer within 5.0 s: rank 0 waits")
     assert message(failure).endswith("in all_reduce at test_x.py:12; rank 1 finished")
 
 

@@ -20,6 +20,7 @@ from pytest_gpucluster.options import (
 
 # One wrong value for every option that can be wrong, and what the message must offer.
 WRONG = {
+    "debug-rank": ("last", "Give a number from 0"),
     "": ("maybe", "Choose true or false"),
     "level": ("fast", "Choose inventory, standard, extended or soak"),
     "rehearse": ("perhaps", "Choose true or false"),

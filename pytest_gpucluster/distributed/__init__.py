@@ -1,0 +1,1 @@
+"""Distributed tests: recognised, sized, run on ranks, reported as one item."""

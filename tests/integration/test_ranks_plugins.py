@@ -1,0 +1,173 @@
+"""Other plugins and pytest's interactive options, over tests on ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.ranked import Ranked
+
+LIBRARY = """\
+def on_rank(rank):
+    if rank == 0:
+        return "zero"
+    if rank == 1:
+        return "one"
+    return "never"
+"""
+
+
+def lines_covered(ranked: Ranked) -> set[int]:
+    command = [sys.executable, "-m", "coverage", "json", "-q", "-o", "out.json"]
+    subprocess.run(command, cwd=ranked.pytester.path, check=True)
+    files = json.loads((ranked.pytester.path / "out.json").read_text())["files"]
+    return set(files["library.py"]["executed_lines"])
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_coverage_counts_what_every_rank_ran(ranked: Ranked, isolation: str, workers: str) -> None:
+    ranked.pytester.makepyfile(library=LIBRARY)
+    ranked.write(
+        f"""
+import library
+
+@pytest.mark.distributed(world_size=2, isolation="{isolation}")
+def test_it(process_group):
+    library.on_rank(process_group.rank)
+"""
+    )
+    run = ranked.run("--cov=library", "-n", workers, "--cov-report=term-missing")
+    assert run.outcomes() == {"test_it": "passed"}
+    assert lines_covered(ranked) == {1, 2, 3, 4, 5}
+    assert re.search(r"library\.py +6 +1 +83%", run.output), run.output
+    left = [path.name for path in ranked.pytester.path.glob(".coverage.*")]
+    assert not left
+
+
+def test_a_failing_test_is_run_again_on_ranks(ranked: Ranked) -> None:
+    ranked.write(
+        """
+@pytest.mark.flaky(reruns=2)
+def test_second_time_lucky(process_group, request, pytestconfig):
+    marker = pytestconfig.rootpath / f"tried-{process_group.rank}"
+    tried = marker.exists()
+    marker.touch()
+    assert tried or process_group.rank == 0
+    assert add() == 2
+
+def test_never_lucky(process_group):
+    assert process_group.rank == 0
+
+def test_after(process_group):
+    assert add() == 2
+"""
+    )
+    run = ranked.run("--reruns=1", "-v")
+    assert run.told()["test_never_lucky"].suspects == "rank 1"
+    assert "2 passed" in run.output
+    assert "1 failed" in run.output
+    assert "2 rerun" in run.output
+    assert len(re.findall(r"test_second_time_lucky RERUN", run.output)) == 1
+
+
+def test_reruns_can_be_limited_to_some_errors(ranked: Ranked) -> None:
+    ranked.write("def test_it(process_group):\n    raise ValueError('bad batch')\n")
+    assert "1 failed, 1 rerun" in ranked.run("--reruns=1", "--only-rerun=ValueError").output
+    for limit in ("--only-rerun=KeyError", "--rerun-except=bad batch"):
+        assert "= 1 failed in " in ranked.run("--reruns=1", limit).output
+
+
+def test_with_s_output_comes_as_it_is_printed_with_its_rank(ranked: Ranked) -> None:
+    ranked.write(
+        """
+def test_it(process_group):
+    print(f"hello from {process_group.rank}")
+    process_group.barrier()
+    if process_group.rank == 0:
+        print("half", end=" ")
+        print("a line")
+        os.system("echo from a child process")
+"""
+    )
+    run = ranked.run("-s")
+    assert run.outcomes() == {"test_it": "passed"}
+    shown = [line for line in run.output.splitlines() if line.startswith("[rank ")]
+    assert "[rank 0] hello from 0" in shown
+    assert "[rank 1] hello from 1" in shown
+    assert "[rank 0] half a line" in shown
+    assert "[rank 0] from a child process" in shown
+    assert not any("test session starts" in line for line in shown)
+
+
+def debugged(ranked: Ranked, typed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*map(str, ranked.pytester._getpytestargs()), *arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in ranked.environment().items():
+            patch.setenv(key, value)
+        return subprocess.run(
+            command,
+            cwd=ranked.pytester.path,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+DEBUGGED = """
+def test_it(process_group):
+    secret = 6000 + process_group.rank
+    assert process_group.rank != 1
+
+def test_after(process_group):
+    assert add() == 2
+"""
+
+
+def test_pdb_opens_on_the_chosen_rank_after_a_failure(ranked: Ranked) -> None:
+    ranked.write(DEBUGGED)
+    run = debugged(ranked, "p secret + 77\nc\n", "--pdb", "--gpucluster-debug-rank=1")
+    assert "6078" in run.stdout
+    assert "(Pdb)" in run.stdout
+    assert "1 failed, 1 passed" in run.stdout
+
+
+def test_leaving_the_debugger_ends_the_session(ranked: Ranked) -> None:
+    ranked.write(DEBUGGED)
+    run = debugged(ranked, "q\n", "--pdb", "--gpucluster-debug-rank=1")
+    assert "1 failed" in run.stdout
+    assert "the debugger was left" in run.stdout
+    assert "passed" not in run.stdout
+
+
+def test_trace_stops_at_the_start_of_a_test(ranked: Ranked) -> None:
+    ranked.write("def test_it(process_group):\n    value = 41\n    assert add() == 2\n")
+    run = debugged(ranked, "n\nn\np value + 1\nc\n", "--trace", "--gpucluster-debug-rank=0")
+    assert "42" in run.stdout
+    assert "1 passed" in run.stdout
+
+
+def test_a_breakpoint_needs_the_rank_to_be_chosen_and_no_option_else(ranked: Ranked) -> None:
+    ranked.write(
+        "def test_it(process_group):\n"
+        "    value = 6\n"
+        "    if process_group.rank == 1:\n"
+        "        breakpoint()\n"
+        "    assert add() == 2\n"
+    )
+    run = debugged(ranked, "p value * 7\nc\n", "--gpucluster-debug-rank=1")
+    assert "42" in run.stdout
+    assert "1 passed" in run.stdout
+
+
+def test_a_debugger_without_a_chosen_rank_is_refused(ranked: Ranked) -> None:
+    ranked.write(DEBUGGED)
+    run = ranked.run("--pdb")
+    assert run.code == 4
+    assert "--gpucluster-debug-rank=0" in run.output
