@@ -153,8 +153,8 @@ def _await_ready(member: RunningRank, deadline: float) -> RunningRank:
             f"rank {member.rank}'s pytest session ended before it could run a test "
             f"(exit code {message.get('exit_code')}). See {member.log}."
         )
-    forkable = bool(message.get("forkable"))
-    return replace(member, forkable=forkable, output=last_output.tap(member.pid))
+    output = last_output.tap(member.pid, message.get("output", ()))
+    return replace(member, forkable=bool(message.get("forkable")), output=output)
 
 
 def how_it_ended(member: RunningRank) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_gpucluster.ranks import agent, autopsy, channel, last_output
 from pytest_gpucluster.ranks.agent import RunningRank
 from pytest_gpucluster.ranks.differences import digests_agree
+from pytest_gpucluster.ranks.freeing import leave
 from pytest_gpucluster.ranks.progress import standing
 from pytest_gpucluster.ranks.results import GroupResult, RankResult
 from pytest_gpucluster.ranks.stacks import fatal_stack
@@ -75,7 +74,10 @@ def _wait(
             if now >= limit:
                 return "peers" if failed else "deadline"
             if free_at is not None and now >= free_at:
-                _free(members, results, told_to_leave)
+                for member in members:
+                    if results[member.rank].state == "done" and member.rank not in told_to_leave:
+                        told_to_leave.add(member.rank)
+                        leave(member)
             wake = min(limit, now + STREAM_EVERY_S if pump else limit)
             if free_at is not None and now < free_at:
                 wake = min(wake, free_at)
@@ -89,17 +91,6 @@ def _wait(
                 limit = min(limit, time.monotonic() + GRACE_S)
                 free_at = time.monotonic() + FREE_AFTER_S
     return None
-
-
-def _free(
-    members: Sequence[RunningRank], results: Mapping[int, RankResult], told: set[int]
-) -> None:
-    """Have ranks that are done leave the group: nothing else ends a collective of Gloo."""
-    for member in members:
-        if results[member.rank].state == "done" and member.rank not in told:
-            told.add(member.rank)
-            with contextlib.suppress(OSError):
-                channel.send(member.connection, "leave")
 
 
 class _Listening:
@@ -187,15 +178,3 @@ def _look_at_the_dead(members: Sequence[RunningRank], results: Mapping[int, Rank
         result = results[member.rank]
         result.last_output = last_output.read(member.output)
         result.stack = fatal_stack(member.stacks)
-
-
-def drain(connection: Connection, seconds: float) -> bool:
-    """Read on until the rank says it is done with its test; False if it does not in time."""
-    limit = time.monotonic() + seconds
-    while connection.poll(max(0.0, limit - time.monotonic())):
-        try:
-            if channel.receive(connection)["kind"] in ("done", "unknown_test"):
-                return True
-        except (EOFError, OSError, channel.ChannelError):
-            return False
-    return False

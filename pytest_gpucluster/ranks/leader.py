@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.ranks import agent, autopsy, channel, process_state
 from pytest_gpucluster.ranks.agent import RunningRank
-from pytest_gpucluster.ranks.gather import Pump, drain, gather
+from pytest_gpucluster.ranks.freeing import free
+from pytest_gpucluster.ranks.gather import Pump, gather
 from pytest_gpucluster.ranks.group import GroupSpec
 from pytest_gpucluster.ranks.rank import RankStart, Terminal
 from pytest_gpucluster.ranks.results import GroupResult, RankResult
@@ -131,13 +132,11 @@ class Leader:
         self._end(
             {rank for rank in self._members.keys() & ranks.keys() if _failed_itself(ranks[rank])}
         )
-        for rank in (self._members.keys() & ranks.keys()) - hung:
-            with contextlib.suppress(OSError):
-                channel.send(self._members[rank].connection, "leave")
-        waiting = hung - guilty
-        self._kill(
-            {rank for rank in waiting if not drain(self._members[rank].connection, SETTLE_S)}
-        )
+        left = (self._members.keys() & ranks.keys()) - hung
+        self._kill(free(self._of(left), self._of(hung - guilty), SETTLE_S))
+
+    def _of(self, ranks: Iterable[int]) -> dict[int, RunningRank]:
+        return {rank: self._members[rank] for rank in ranks}
 
     def _run_in_processes(self, nodeid: str, spec: GroupSpec) -> GroupResult:
         """New processes for one test: copies of ranks that have collected and run nothing."""

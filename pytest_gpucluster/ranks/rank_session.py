@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.ranks import channel
+from pytest_gpucluster.ranks import channel, last_output
 from pytest_gpucluster.ranks.control import obey
 from pytest_gpucluster.ranks.group import GroupSpec, ProcessGroup, Recorder
 from pytest_gpucluster.ranks.keys import RANK
@@ -69,7 +69,8 @@ class RankSession:
             from pytest_gpucluster.ranks.rank import stream_output
 
             stream_output(Path(self.start.stream))
-        channel.send(self._connection, "ready", forkable=self._may_fork())
+        output = last_output.show(session.config)
+        channel.send(self._connection, "ready", forkable=self._may_fork(), output=output)
         while True:
             try:
                 message = channel.receive(self._connection)
