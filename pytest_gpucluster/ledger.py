@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 RANKS = "gpucluster.ranks"
 SUSPECTS = "gpucluster.suspects"
+RERUN = "rerun"  # what pytest-rerunfailures calls a failure that gets another chance
 
 
 @dataclass
@@ -35,10 +37,13 @@ class Ledger:
     unverified: list[NotChecked] = field(default_factory=list)
     not_applicable: list[NotChecked] = field(default_factory=list)
     reports: dict[str, dict[str, pytest.TestReport]] = field(default_factory=dict)
+    failed_before: dict[str, pytest.TestReport] = field(default_factory=dict)
     _seen: set[tuple[str, str, str]] = field(default_factory=set)
 
     def add(self, report: pytest.TestReport) -> list[Measurement]:
         """Take one report; returns the measurements it brought for the first time."""
+        if report.outcome == RERUN:
+            self.failed_before.setdefault(report.nodeid, report)
         self.reports.setdefault(report.nodeid, {})[report.when] = report
         new = []
         for key, value in report.user_properties:
@@ -57,8 +62,35 @@ class Ledger:
         """One result per test."""
         failed = {finding.check for finding in self.findings if finding.severity == "fail"}
         return [
-            _result(nodeid, node, phases, nodeid in failed)
+            _result(nodeid, node, self._with_first_failure(nodeid, phases), nodeid in failed)
             for nodeid, phases in self.reports.items()
+        ]
+
+    def _with_first_failure(
+        self, nodeid: str, phases: dict[str, pytest.TestReport]
+    ) -> dict[str, pytest.TestReport]:
+        """A built-in check stays failed, however often pytest-rerunfailures runs it."""
+        first = self.failed_before.get(nodeid)
+        if first is None or not is_builtin(nodeid):
+            return phases
+        failed = copy.copy(first)
+        failed.outcome = "failed"
+        return {**phases, failed.when: failed}
+
+    def flaky(self, node: str) -> list[Finding]:
+        """Tests of the user's that passed only when they were run again."""
+        return [
+            Finding(
+                "warn",
+                "check.flaky",
+                str(dict(report.user_properties).get(SUSPECTS, "node")),
+                f"failed, and passed when it was run again: {headline(report)}",
+                next_step="A fault that comes and goes is a fault: run the test many times.",
+                node=node,
+                check=nodeid,
+            )
+            for nodeid, report in self.failed_before.items()
+            if not is_builtin(nodeid) and not any(r.failed for r in self.reports[nodeid].values())
         ]
 
 

@@ -130,7 +130,8 @@ class Session:
 
         run, ledger = self._run, self.ledger
         allowed = run.profile.checks.allow_warnings if run.profile else ()
-        waived = [f for f in ledger.findings if f.severity == "warn" and f.code in allowed]
+        findings = [*ledger.findings, *ledger.flaky(run.node)]
+        waived = [f for f in findings if f.severity == "warn" and f.code in allowed]
         excused = [
             NotChecked(f.check, f"the profile allows {f.code}: {f.component} {f.message}", f.node)
             for f in waived
@@ -138,7 +139,7 @@ class Session:
         node = judge_node(
             name=run.node,
             results=ledger.results(run.node),
-            findings=[finding for finding in ledger.findings if finding not in waived],
+            findings=[finding for finding in findings if finding not in waived],
             unverified=ledger.unverified,
             not_applicable=[*ledger.not_applicable, *excused],
             required=self._required(),

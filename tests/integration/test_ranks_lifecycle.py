@@ -100,6 +100,23 @@ def test_ranks_and_what_they_started_end_with_their_leader(
         assert "KeyboardInterrupt" in (ranked.pytester.path / "output.txt").read_text()
 
 
+def test_an_impatient_ctrl_c_leaves_nothing_behind(ranked: Ranked) -> None:
+    ranked.write(BUSY)
+    leader = ranked.start(STOPPED="1")
+    pids = [
+        pid for rank in json.loads(wait_for(ranked.pytester.path / "busy.json")) for pid in rank
+    ]
+    for _ in range(3):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGINT)
+        time.sleep(0.05)
+    leader.wait(30)
+    limit = time.monotonic() + GONE_S
+    while (left := still_there(pids)) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert not left
+
+
 def test_two_runs_at_once_do_not_meet(ranked: Ranked) -> None:
     ranked.write(PLAIN)
     runs = [ranked.start("-p", "no:cacheprovider", f"--gpucluster-report=r{n}") for n in (1, 2)]

@@ -171,3 +171,49 @@ def test_a_debugger_without_a_chosen_rank_is_refused(ranked: Ranked) -> None:
     run = ranked.run("--pdb")
     assert run.code == 4
     assert "--gpucluster-debug-rank=0" in run.output
+
+
+ACCEPTANCE = ("--gpucluster", "--gpucluster-rehearse", "--gpucluster-level=inventory")
+
+
+def test_what_passes_only_when_run_again_is_a_warning(ranked: Ranked) -> None:
+    ranked.write(
+        """
+@pytest.mark.distributed(world_size=2)
+def test_lucky(process_group, pytestconfig):
+    marker = pytestconfig.rootpath / f"tried-{process_group.rank}"
+    tried = marker.exists()
+    marker.touch()
+    assert tried or process_group.rank == 0
+"""
+    )
+    run = ranked.run(*ACCEPTANCE, "--reruns=1", "test_it.py", GPUCLUSTER_EVIDENCE="")
+    assert run.code == 0, run.output
+    verdict = json.loads((run.folder / "gpucluster-report" / "verdict.json").read_text())
+    found = verdict["nodes"][0]["findings"]
+    assert [(f["severity"], f["code"], f["component"]) for f in found] == [
+        ("warn", "check.flaky", "rank 1")
+    ]
+
+
+def test_a_built_in_check_is_not_forgiven_when_it_passes_the_second_time(ranked: Ranked) -> None:
+    ranked.write(
+        "",
+        conftest="""
+calls = []
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    calls.append(pyfuncitem.name)
+    if pyfuncitem.name == "test_python" and calls.count("test_python") == 1:
+        raise OSError("once")
+    return (yield)
+""",
+    )
+    check = "gpucluster/test_software.py::test_python"
+    run = ranked.run(*ACCEPTANCE, "--reruns=1", GPUCLUSTER_EVIDENCE="")
+    assert run.code != 0, run.output
+    assert check in json.dumps(
+        json.loads((run.folder / "gpucluster-report" / "verdict.json").read_text())["nodes"]
+    )
+    assert "OSError: once" in run.output

@@ -188,3 +188,28 @@ def test_a_ledger_knows_the_names_that_ranks_use() -> None:
     from pytest_gpucluster import ledger
 
     assert (ledger.RANKS, ledger.SUSPECTS) == (merge.RANKS, merge.SUSPECTS)
+
+
+def rerun(check: str) -> pytest.TestReport:
+    entry = report("call", "failed", "OSError: once", check)
+    entry.outcome = "rerun"  # type: ignore[assignment]
+    return entry
+
+
+def test_a_built_in_check_that_passes_only_when_run_again_has_failed() -> None:
+    passes = [report("setup"), report("call"), report("teardown")]
+    found = result(report("setup"), rerun(BUILTIN), *passes)
+    assert found.outcome == "crashed"  # it failed without a finding of its own
+    assert found.reason == "OSError: once"
+
+
+def test_a_test_of_the_users_that_passes_when_run_again_is_a_warning() -> None:
+    ledger = Ledger()
+    for entry in (rerun(OWN), report("call", check=OWN)):
+        ledger.add(entry)
+    assert [entry.outcome for entry in ledger.results("node-1")] == ["passed"]
+    (finding,) = ledger.flaky("node-1")
+    assert (finding.severity, finding.code, finding.check) == ("warn", "check.flaky", OWN)
+
+    ledger.add(report("call", "failed", "OSError: twice", OWN))
+    assert ledger.flaky("node-1") == []
