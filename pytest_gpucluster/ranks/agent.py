@@ -212,9 +212,7 @@ def kill(members: Iterable[RunningRank]) -> None:
     """
     members = list(members)
     for member in members:
-        for target in (lambda pid: os.killpg(pid, signal.SIGKILL), _kill_one):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                target(member.pid)
+        kill_group(member.pid)
     deadline = time.monotonic() + KILL_DEADLINE_S
     for member in members:
         member.process.join(max(0.0, deadline - time.monotonic()))
@@ -225,8 +223,11 @@ def kill(members: Iterable[RunningRank]) -> None:
             member.process.close()
 
 
-def _kill_one(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def kill_group(pid: int) -> None:
+    """End a process that leads a group, and the group; also one that does not lead it yet."""
+    for target in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            target(pid, signal.SIGKILL)
 
 
 def clean() -> None:

@@ -70,10 +70,14 @@ class Leader:
         answered are examined, killed, and reported as hung.
         """
         self._busy = True
-        if spec.isolation == "process":
-            outcome = self._run_in_processes(nodeid, spec)
-        else:
-            outcome = self._run_on_members(nodeid, spec, following)
+        try:
+            if spec.isolation == "process":
+                outcome = self._run_in_processes(nodeid, spec)
+            else:
+                outcome = self._run_on_members(nodeid, spec, following)
+        except agent.RanksDidNotStart:
+            self._busy = False
+            raise
         self._busy = False
         self._explain_kills(outcome)
         return outcome
@@ -140,11 +144,12 @@ class Leader:
 
     def _run_in_processes(self, nodeid: str, spec: GroupSpec) -> GroupResult:
         """New processes for one test: copies of ranks that have collected and run nothing."""
-        if spec.key != self._stems_for_key or any(
+        key = (spec.backend, spec.environment)
+        if key != self._stems_for_key or any(
             stem.process.exitcode is not None for stem in self._stems.values()
         ):
             agent.stop(self._stems.values())
-            self._stems, self._stems_for_key = {}, spec.key
+            self._stems, self._stems_for_key = {}, key
         stems = self._started_up_to(self._stems, spec)
         self._generation += 1
         copies = all(stem.forkable for stem in stems)
@@ -156,6 +161,9 @@ class Leader:
                     with contextlib.suppress(OSError):
                         channel.send(stem.connection, "release")
         else:
+            for result in outcome.ranks:
+                if copies and result.state == "hung" and result.pid is not None:
+                    agent.kill_group(result.pid)
             end = agent.stop if outcome.complete else agent.kill
             end(self._stems.values())
             self._stems = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
@@ -80,8 +82,7 @@ class RankSession:
                 self.told_to_exit = True
                 break
             if message["kind"] == "leave":
-                _forget_last_error()
-                self._membership.leave()
+                self._leave()
             elif message["kind"] == "fork":
                 self._fork(message)
             elif message["kind"] == "run":
@@ -106,6 +107,8 @@ class RankSession:
         pid = self._strays.fork()
         if pid:
             _, status = os.waitpid(pid, 0)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what the test has left running
             code = os.waitstatus_to_exitcode(status)
             channel.send(
                 self._connection, "copy_ended", code=code, generation=message["generation"]
@@ -113,14 +116,19 @@ class RankSession:
             return
         from pytest_gpucluster.ranks.rank import die_with_parent
 
+        os.setpgid(0, 0)
         die_with_parent()
         channel.send(self._connection, "copy", pid=os.getpid())
         self._begin_to_obey()
         self._run(message)
         # Peers may still need what this process has sent them.
         while channel.receive(self._connection)["kind"] != "release":
-            pass
+            self._leave()
         os._exit(0)
+
+    def _leave(self) -> None:
+        _forget_last_error()
+        self._membership.leave()
 
     def _begin_to_obey(self) -> None:
         """Answer the leader's questions from now on; not before, so that this can be forked."""

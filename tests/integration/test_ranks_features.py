@@ -177,3 +177,56 @@ def test_warnings_as_errors_do_not_stop_ranks(ranked: Ranked) -> None:
     ranked.write("def test_it(process_group):\n    assert add() == 2\n")
     run = ranked.run("-W", "error")
     assert run.outcomes() == {"test_it": "passed"}, run.output
+
+
+PROCESSES = """
+import subprocess
+pytestmark = pytest.mark.distributed(world_size=2, isolation="process", timeout=4)
+
+def test_leaves_a_child(process_group):
+    child = subprocess.Popen(["sleep", "600"])
+    with open(f"child-{process_group.rank}", "w") as file:
+        file.write(str(child.pid))
+
+def test_child_is_gone(process_group):
+    pid = int(open(f"child-{process_group.rank}").read())
+    limit = time.monotonic() + 2
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
+
+def test_fails(process_group):
+    assert process_group.rank == 0
+    add()
+
+def test_dies(process_group):
+    if process_group.rank == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    add()
+
+def test_hangs(process_group):
+    if process_group.rank == 1:
+        time.sleep(1000)
+    add()
+
+def test_changes_the_process(process_group):
+    os.chdir("/")
+    torch.set_default_dtype(torch.float64)
+    sys.modules[__name__].CHANGED = True
+
+def test_is_not_changed(process_group):
+    assert torch.get_default_dtype() == torch.float32
+    assert not hasattr(sys.modules[__name__], "CHANGED")
+    assert add() == 2
+"""
+
+
+def test_processes_of_their_own_fail_and_recover_like_kept_ones(ranked: Ranked) -> None:
+    ranked.write(PROCESSES)
+    told = ranked.run().told()
+    failed = {name: entry.suspects for name, entry in told.items() if entry.outcome != "passed"}
+    assert failed == {"test_fails": "rank 1", "test_dies": "rank 1", "test_hangs": "rank 1"}
+    assert "died (signal SIGSEGV)" in told["test_dies"].text
+    assert "rank 0 waits in all_reduce" in told["test_hangs"].text
+    assert told["test_fails"].took < 2
+    assert told["test_is_not_changed"].took < 2
