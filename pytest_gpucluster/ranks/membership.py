@@ -85,15 +85,12 @@ class Membership:
         """
         store = self._store_of_group()
         store.set(f"{name}/{self._rank}", "")
-        limit = time.monotonic() + timeout_s
-        missing = []
-        for rank in range(self._world_size):
-            left = max(0.001, limit - time.monotonic())
-            try:
-                store.wait([f"{name}/{rank}"], timedelta(seconds=left))
-            except RuntimeError:  # torch's DistStoreError is one
-                missing.append(rank)
-        return tuple(missing)
+        keys = [f"{name}/{rank}" for rank in range(self._world_size)]
+        try:
+            store.wait(keys, timedelta(seconds=timeout_s))
+        except RuntimeError:  # torch's DistStoreError is one
+            return tuple(rank for rank, key in enumerate(keys) if not store.check([key]))
+        return ()
 
     def next_name(self, kind: str) -> str:
         """A key that every rank makes at the same place of the test."""

@@ -122,6 +122,8 @@ class Ranked:
             "GPUCLUSTER_EVIDENCE": str(self.pytester.path / "facts.json"),
             "GPUCLUSTER_TIMEOUT": "20s",
             "OMP_NUM_THREADS": "1",
+            # Slow to load, and nothing here is about them.
+            "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:html -p no:metadata",
             **more,
         }
 
