@@ -11,8 +11,7 @@ HAS_DRIVER := $(wildcard /proc/driver/nvidia/version)
 
 # The tests whose outcome depends on pytest itself.
 TOUCH_PYTEST := tests/integration/test_rehearsal.py tests/integration/test_ranks_pytest.py \
-  tests/integration/test_ranks_options.py \
-  tests/integration/test_examples.py tests/integration/test_cost.py \
+  tests/integration/test_cost.py \
   $(addprefix tests/unit/test_,options.py collection.py requirements.py merge.py ledger.py)
 
 .PHONY: accept test lint test-newest test-oldest detection clean

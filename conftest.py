@@ -1,3 +1,3 @@
 """pytest takes this line from the root folder only."""
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "pytest_gpucluster.testing.plugin"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = pytest.StashKey[float]()  # what pytest-timeout allows a test, in seconds
 DEBUG_DEADLINE_S = 24 * 3600.0  # nobody thinks against the clock
+ALL_CORES = 2**20
 QUIT_CODE = 2  # how a rank ends whose debugger was left with "q"
 
 
@@ -145,13 +146,12 @@ class Engine:
             if reporter is not None:
                 reporter.write_line(f"gpucluster: {text}")
 
+        measured = is_builtin(item.nodeid)
         if spec.backend == "nccl":
             gpus = visible_gpus(of(self._config))
-            if not is_builtin(item.nodeid):
-                gpus = gpus[: spec.world_size]
-            leases = lease.lease(gpus, tell)
+            leases = lease.lease(gpus if measured else gpus[: spec.world_size], tell)
         else:
-            leases = lease.lease([lease.CPU], tell)
+            leases = lease.lease_cores(ALL_CORES if measured else spec.world_size, tell)
         with leases:
             yield
 

@@ -50,17 +50,22 @@ class Judgement:
 
 
 def run_pytest(
-    folder: Path, *arguments: str, environment: dict[str, str], configured: bool = False
+    folder: Path,
+    *arguments: str,
+    environment: dict[str, str],
+    configured: bool = False,
+    plugins: bool = False,
 ) -> Outcome:
     """``pytest --gpucluster ...`` in ``folder``, without anything of the caller's settings.
 
-    ``configured``: with the ini files that pytest finds from there.
+    ``configured``: with the ini files that pytest finds from there. ``plugins``: with the other
+    plugins that are installed; loading them takes longer than the checks.
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(CLEARED)}
-    # Other plugins are not what is tested, and loading them takes longer than the checks.
-    inherited["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    command = [sys.executable, "-m", "pytest", "-p", "pytest_gpucluster.plugin", "--gpucluster"]
-    command += ["-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--gpucluster", "-p", "no:cacheprovider"]
+    if not plugins:
+        inherited["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        command += ["-p", "pytest_gpucluster.plugin"]
     done = subprocess.run(
         [*command, *([] if configured else ["-c", os.devnull]), *arguments],
         cwd=folder,

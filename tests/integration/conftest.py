@@ -25,15 +25,22 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpucluster(tmp_path: Path) -> Callable[..., Outcome]:
-    """Run the acceptance in an empty folder; ``configured``: let pytest find its ini file."""
+    """Run the acceptance in an empty folder; see `run_pytest` for the rest."""
 
     def run(
         *arguments: str,
         folder: Path = tmp_path,
         environment: dict[str, str] | None = None,
         configured: bool = False,
+        plugins: bool = False,
     ) -> Outcome:
-        return run_pytest(folder, *arguments, environment=environment or {}, configured=configured)
+        return run_pytest(
+            folder,
+            *arguments,
+            environment=environment or {},
+            configured=configured,
+            plugins=plugins,
+        )
 
     return run
 

@@ -1,4 +1,4 @@
-"""Every check finds its faults and blames the right part (the table of ``make detection``)."""
+"""Every check finds its fault and blames the right part."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pytest_gpucluster.collection import level_by_check
 from tests.detection.cases import CASES, Case
 from tests.detection.run import judge, run_case
 
+# One fault of each check: ``make detection`` injects them all, and takes minutes.
+FIRST = tuple({case.check: case for case in reversed(CASES)}.values())
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+
+@pytest.mark.parametrize("case", FIRST, ids=lambda case: case.id)
 def test_fault_is_found_and_rightly_blamed(case: Case, tmp_path: Path, libraries: Path) -> None:
     judgement = judge(case, run_case(case, tmp_path, libraries))
     assert judgement.detected, judgement.outcome.output

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.ranks.naming import rank_list
 from tests.integration.ranked import Ranked
 
-DEADLINE_S = 2.0
+DEADLINE_S = 1.5
 FIXTURES = """
 @pytest.fixture
 def broken_setup(process_group):

@@ -60,7 +60,7 @@ def test_ids_are_the_same_from_a_subfolder_and_beside_own_tests(
 
 
 def test_under_xdist_the_verdict_is_the_same(gpucluster: Runner) -> None:
-    run = gpucluster("--gpucluster-rehearse", "-n", "2")
+    run = gpucluster("--gpucluster-rehearse", "-n", "2", plugins=True)
     assert run.exit_code == 0, run.output
     assert run.verdict["verdict"] == "rehearsed"
     assert len(run.verdict["measurements"]) >= 2
@@ -109,6 +109,7 @@ def test_the_summary_appears_in_pytest_html_and_junit(gpucluster: Runner, tmp_pa
         f"--html={tmp_path}/out.html",
         "--self-contained-html",
         f"--junitxml={tmp_path}/out.xml",
+        plugins=True,
     )
     assert run.exit_code == 0, run.output
     page = (tmp_path / "out.html").read_text()

@@ -21,7 +21,6 @@ PLUGIN = ("-p", "pytest_gpucluster.testing.faults")
         "corrupt_all_reduce:one",
         "fire:1",
         "corrupt_all_reduce:-1",
-        "corrupt_all_reduce:1:2",
     ],
 )
 def test_a_fault_that_does_not_exist_is_a_usage_error(
@@ -34,7 +33,7 @@ def test_a_fault_that_does_not_exist_is_a_usage_error(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     error = result.stderr.str()
     assert f"{VARIABLE}={wanted!r}" in error
-    assert "expected FAULT:RANK with a rank number" in error
+    assert "expected FAULT:RANK or FAULT:RANK:TEST with a rank number" in error
     for fault in FAULTS:
         assert fault in error
 

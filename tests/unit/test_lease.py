@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -13,10 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.ranks.lease import lease, lease_folder
+from pytest_gpucluster.ranks.lease import lease, lease_cores, lease_folder
 
 LONG = 30  # seconds after which a test is lost, not slow
 
+CORES = (0, 1, 2, 3)
+CORE_HOLDER = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from pytest_gpucluster.ranks.lease import lease_cores
+    count, folder = int(sys.argv[2]), Path(sys.argv[1])
+    with lease_cores(count, lambda text: print(text, flush=True), folder, (0, 1, 2, 3)):
+        print("holding", flush=True)
+        sys.stdin.readline()
+    print("released", flush=True)
+    """
+)
 HOLDER = textwrap.dedent(
     """
     import sys
@@ -31,9 +45,11 @@ HOLDER = textwrap.dedent(
 
 
 @contextmanager
-def process(folder: Path, *resources: str) -> Iterator[subprocess.Popen[str]]:
+def process(
+    folder: Path, *resources: str, program: str = HOLDER
+) -> Iterator[subprocess.Popen[str]]:
     """Another process that takes the lease and keeps it until it reads a line."""
-    command = [sys.executable, "-c", HOLDER, str(folder), *resources]
+    command = [sys.executable, "-c", program, str(folder), *resources]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
         try:
@@ -194,3 +210,71 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     ):
         pass
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+# Cores
+
+
+def test_groups_share_a_machine_as_long_as_there_are_cores(tmp_path: Path) -> None:
+    with process(tmp_path, "2", program=CORE_HOLDER) as first:
+        assert says(first) == "holding"
+        with lease_cores(2, never, tmp_path, CORES):
+            pass
+
+
+def test_a_group_waits_for_cores_and_is_told_who_has_them(tmp_path: Path) -> None:
+    with process(tmp_path, "3", program=CORE_HOLDER) as first:
+        assert says(first) == "holding"
+        with process(tmp_path, "2", program=CORE_HOLDER) as second:
+            assert says(second) == f"waiting for 2 CPU cores, held by process {first.pid}"
+            let_go(first)
+            assert says(second) == "holding"
+
+
+def test_more_cores_than_there_are_means_all_of_them(tmp_path: Path) -> None:
+    with process(tmp_path, "100", program=CORE_HOLDER) as first:
+        assert says(first) == "holding"
+        with process(tmp_path, "1", program=CORE_HOLDER) as second:
+            assert says(second).startswith("waiting for 1 CPU cores")
+            let_go(first)
+            assert says(second) == "holding"
+
+
+def test_a_killed_holder_or_waiter_blocks_nobody(tmp_path: Path) -> None:
+    with process(tmp_path, "3", program=CORE_HOLDER) as first:
+        assert says(first) == "holding"
+        with process(tmp_path, "4", program=CORE_HOLDER) as second:
+            assert says(second).startswith("waiting for 4")
+            second.kill()
+            second.wait()
+        with lease_cores(1, never, tmp_path, CORES):
+            pass
+        first.kill()
+        first.wait()
+    with lease_cores(4, never, tmp_path, CORES):
+        pass
+
+
+def test_many_at_once_never_hold_more_than_there_is_and_all_come_to_an_end(
+    tmp_path: Path,
+) -> None:
+    held: list[int] = []
+    most: list[int] = []
+    lock = threading.Lock()
+
+    def work(seed: int) -> None:
+        for count in random.Random(seed).choices(range(1, 5), k=25):
+            with lease_cores(count, lambda _: None, tmp_path, CORES):
+                with lock:
+                    held.append(count)
+                    most.append(sum(held))
+                with lock:
+                    held.remove(count)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+    assert max(most) <= len(CORES)
