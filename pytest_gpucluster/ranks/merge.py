@@ -24,6 +24,7 @@ from pytest_gpucluster.ranks.failures import (
 )
 from pytest_gpucluster.ranks.naming import rank_list
 from pytest_gpucluster.ranks.results import GroupResult
+from pytest_gpucluster.ranks.serial import BRIEF, BRIEF_FIELDS
 
 SUSPECTS = "gpucluster.suspects"  # user property: "rank 2" or "ranks 1-7"
 RANKS = "gpucluster.ranks"  # user property: how many ranks ran the test
@@ -52,8 +53,15 @@ def merge(
     restore: Callable[[dict[str, Any]], pytest.TestReport],
 ) -> list[pytest.TestReport]:
     """The reports the session sees. ``restore`` is pytest's own deserialiser."""
+
+    def read(data: dict[str, Any]) -> pytest.TestReport:
+        if not data.get(BRIEF):
+            return restore(data)
+        brief = {name: data[name] for name in BRIEF_FIELDS}
+        return pytest.TestReport(identity.nodeid, identity.location, {}, longrepr=None, **brief)
+
     by_rank = {
-        result.rank: {report.when: report for report in map(restore, result.reports)}
+        result.rank: {report.when: report for report in map(read, result.reports)}
         for result in outcome.ranks
     }
     failures = order(find_failures(outcome, by_rank))

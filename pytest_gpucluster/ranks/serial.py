@@ -11,8 +11,21 @@ LONGEST_SECTION = 64 * 1024  # characters of captured output kept per phase and 
 LONGEST_REPORT = 4 * 2**20  # characters of a report's JSON; a longer one is cut down
 
 
+BRIEF = "brief"  # marks a passed report with nothing in it but times
+BRIEF_FIELDS = ("when", "outcome", "duration", "start", "stop")
+# What every report has; the id is kept in an attribute of its own since pytest 9.2.
+COMMON_FIELDS = {*BRIEF_FIELDS, "nodeid", "_id", "location", "keywords", "longrepr"}
+COMMON_FIELDS |= {"user_properties", "sections"}
+
+
 def serialisable(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
-    """pytest's own serial form, output cut to a bearable length, JSON throughout."""
+    """pytest's own serial form, output cut to a bearable length, JSON throughout.
+
+    A passed report that says nothing else is told in brief: most are such.
+    """
+    said = report.sections or report.user_properties or report.longrepr
+    if report.passed and not said and vars(report).keys() <= COMMON_FIELDS:
+        return {BRIEF: True, **{name: getattr(report, name) for name in BRIEF_FIELDS}}
     report.sections = [(name, _cut(text)) for name, text in report.sections]
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
     try:

@@ -71,6 +71,6 @@ def test_random_kills_give_no_wrong_outcome(ranked: Ranked) -> None:
     assert not wrong, "\n\n".join(wrong)
     assert KILLS / 4 < failed < KILLS, "some must die in time, and some too late"
     written = {path.name for path in ranked.pytester.path.iterdir()} - before
-    assert written <= {"gpucluster-report", "events.jsonl", "__pycache__"} | {
+    assert written <= {"gpucluster-report", "events.jsonl", "__pycache__", "stdout", "stderr"} | {
         name for name in written if name.startswith("runpytest")
     }
