@@ -34,7 +34,15 @@ _MLX5_FAULT = re.compile(
 )
 _OOM = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process [0-9]")
 _ANY_ADDRESS = re.compile(rf"(?<![0-9a-fA-F:]){_ADDRESS}", re.ASCII)
-_HINTS = ("NVRM", "SXid", "AER:", "PCIe Bus Error", "mlx5", "ut of memory")
+_HINTS = (
+    "NVRM",
+    "SXid",
+    "AER:",
+    "PCIe Bus Error",
+    "mlx5",
+    "ut of memory",
+    "fallen off the bus",
+)
 
 # Linux: Documentation/ABI/testing/dev-kmsg: "level,sequence,microseconds,flags;message".
 _KMSG = re.compile(r"[0-9]{1,4},[0-9]{1,20},([0-9]{1,20}),[^;]{0,200};", re.ASCII)
@@ -122,10 +130,10 @@ def parse(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
         line = raw[:_MAX_LINE]
         if not any(hint in line for hint in _HINTS):
             continue
-        message, stamp = _split(line)
-        event = _event(message, stamp, number)
+        message, stamp = split_line(line)
         if opening and number - (opening.line or 0) > _MAX_APART:
             opening = None
+        event = _event(message, stamp, number, opening is not None)
         if opening and event is not None and event.kind == "off_bus" and event.bus_id is None:
             event = KernelEvent(
                 "off_bus",
@@ -144,13 +152,13 @@ def parse(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
     return tuple(events)
 
 
-def _event(message: str, stamp: str | None, number: int) -> KernelEvent | None:
+def _event(message: str, stamp: str | None, number: int, begun: bool) -> KernelEvent | None:
     text = _text(message)
     if match := _XID.search(message):
         return KernelEvent("xid", text, int(match[2]), bus_id(match[1]), stamp, number)
     if match := _SXID.search(message):
         return KernelEvent("sxid", text, int(match[2]), bus_id(match[1]), stamp, number)
-    if "NVRM" in message and "fallen off the bus" in message:
+    if "fallen off the bus" in message and (begun or "NVRM" in message):
         match = _LOST_GPU.search(message)
         lost = bus_id(match[1]) if match else None
         return KernelEvent("off_bus", text, None, lost, stamp, number)
@@ -168,8 +176,8 @@ def _event(message: str, stamp: str | None, number: int) -> KernelEvent | None:
     return None
 
 
-def _split(line: str) -> tuple[str, str | None]:
-    """The message and the timestamp of one line."""
+def split_line(line: str) -> tuple[str, str | None]:
+    """The message and the timestamp, as printed, of one line in any form of a kernel log."""
     record = _KMSG.match(line)
     if record:
         message = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), line[record.end() :])
