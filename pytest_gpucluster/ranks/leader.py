@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_gpucluster.ranks import agent, autopsy, channel, process_state
+from pytest_gpucluster.ranks import agent, autopsy, channel, process_state, store
 from pytest_gpucluster.ranks.agent import RunningRank
 from pytest_gpucluster.ranks.freeing import free
 from pytest_gpucluster.ranks.gather import Pump, gather
 from pytest_gpucluster.ranks.group import GroupSpec
 from pytest_gpucluster.ranks.rank import RankStart, Terminal
 from pytest_gpucluster.ranks.results import GroupResult, RankResult
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
 
 SETTLE_S = 1.0  # how long a rank may take to notice that the one it waited for was killed
 
@@ -57,7 +53,7 @@ class Leader:
         self._stems_for_key: tuple[object, ...] | None = None
         self._spec: GroupSpec | None = None
         self._generation = 0
-        self._store: TCPStore | None = None
+        self._store: store.Store | None = None
         self._started = 0
         self._busy = False
         self._oom_kills = process_state.cgroup_oom_kills()
@@ -70,6 +66,8 @@ class Leader:
         answered are examined, killed, and reported as hung.
         """
         self._busy = True
+        if self._store is not None and self._store.process.exitcode is not None:
+            self._start_over()
         try:
             if spec.isolation == "process":
                 outcome = self._run_in_processes(nodeid, spec)
@@ -95,7 +93,10 @@ class Leader:
             agent.kill(ranks)
         else:
             agent.stop(ranks)
-        self._members, self._stems, self._spec, self._store = {}, {}, None, None
+        self._members, self._stems, self._spec = {}, {}, None
+        if self._store is not None:
+            store.stop(self._store)
+            self._store = None
         agent.clean()
 
     def _run_on_members(self, nodeid: str, spec: GroupSpec, following: str | None) -> GroupResult:
@@ -205,6 +206,11 @@ class Leader:
             self._spec = None
         return said
 
+    def _start_over(self) -> None:
+        """The store is gone, and the ranks know no other."""
+        agent.kill([*self._members.values(), *self._stems.values()])
+        self._members, self._stems, self._spec, self._store = {}, {}, None, None
+
     def _kill(self, ranks: Iterable[int]) -> None:
         agent.kill([self._members.pop(rank) for rank in sorted(ranks)])
 
@@ -235,19 +241,12 @@ class Leader:
         )
 
     def _store_port(self) -> int:
-        """The port of the store, on loopback only: the socket is bound here, not by torch."""
         if self._store is None:
-            import torch.distributed as dist
-
-            listener = socket.create_server(("127.0.0.1", 0))
-            self._store = dist.TCPStore(
-                "127.0.0.1",
-                listener.getsockname()[1],
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=listener.detach(),
-            )
-        return int(self._store.port)
+            try:
+                self._store = store.start()
+            except store.StoreDidNotStart as error:
+                raise agent.RanksDidNotStart(str(error)) from error
+        return self._store.port
 
 
 def _failed_itself(result: RankResult) -> bool:

@@ -8,24 +8,19 @@ own serialised reports.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
-import gc
-import multiprocessing.forkserver
 import os
 import signal
 import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_gpucluster.ranks import channel
+from pytest_gpucluster.ranks.process_setup import stand_alone
 from pytest_gpucluster.ranks.rank_session import RankSession
-
-PR_SET_PDEATHSIG = 1
 
 # A terminal to debug on: what to read and what to write. Connections, because those travel to
 # a process of the fork server; nothing but their file handles is used.
@@ -55,12 +50,7 @@ def main(
     connection: Connection, control: Connection, start: RankStart, terminal: Terminal | None
 ) -> None:
     """Entry point of a rank's process."""
-    gc.freeze()  # what the server imported is shared and stays: spare the collector
-    os.setsid()  # Ctrl-C reaches the leader, which stops its ranks in order
-    die_with_parent()
-    _let_the_server_go()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    stand_alone()
     os.chdir(start.folder)
     os.environ.update(start.environment)
     _redirect_output(Path(start.log))
@@ -80,23 +70,6 @@ def main(
         sys.stdout.flush()
     # The leader has all it needs, and interpreter shutdown could hang in a library.
     os._exit(0 if session.told_to_exit else int(code))
-
-
-def die_with_parent() -> None:
-    """Let the kernel end this process when its parent dies, whatever state it is in."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _let_the_server_go() -> None:
-    """Close this rank's share of the fork server's life line.
-
-    With it the server would outlive the leader for as long as one rank is stopped, and the
-    server's death is what ends a rank that cannot act by itself.
-    """
-    server: Any = multiprocessing.forkserver._forkserver
-    if server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
 
 
 def stream_output(path: Path) -> None:

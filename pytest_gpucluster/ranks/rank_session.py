@@ -21,6 +21,7 @@ from pytest_gpucluster.ranks.group import GroupSpec, ProcessGroup, Recorder
 from pytest_gpucluster.ranks.keys import RANK
 from pytest_gpucluster.ranks.membership import Membership
 from pytest_gpucluster.ranks.observe import Observer
+from pytest_gpucluster.ranks.process_setup import die_with_parent
 from pytest_gpucluster.ranks.progress import Progress
 from pytest_gpucluster.ranks.serial import serialisable
 from pytest_gpucluster.ranks.strays import STRAY, Strays
@@ -115,8 +116,6 @@ class RankSession:
                 self._connection, "copy_ended", code=code, generation=message["generation"]
             )
             return
-        from pytest_gpucluster.ranks.rank import die_with_parent
-
         os.setpgid(0, 0)
         die_with_parent()
         channel.send(self._connection, "copy", pid=os.getpid())
