@@ -27,7 +27,7 @@ def free(
     """Let the finished leave, and each waiting rank once it has given up.
 
     What the waiting report is dropped: their test is over. Returns the ranks that still wait
-    after ``seconds``, or died.
+    after ``seconds``, died, or can join no further group.
     """
     for member in finished.values():
         leave(member)
@@ -48,5 +48,8 @@ def free(
                 continue
             if message["kind"] in ("done", "unknown_test"):
                 del stuck[member.rank]
-                leave(member)
+                if message.get("broken"):
+                    dead.add(member.rank)
+                else:
+                    leave(member)
     return dead | set(stuck)

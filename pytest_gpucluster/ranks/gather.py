@@ -159,6 +159,7 @@ def _take(result: RankResult, message: Mapping[str, Any]) -> bool:
     elif message["kind"] == "done":
         result.state = "done"
         result.digest = message.get("digest") or {}
+        result.broken = bool(message.get("broken"))
     elif message["kind"] != "reports":
         result.state, result.ended = "died", f"unexpected message {message['kind']!r}"
     failed = any(report.get("outcome") == "failed" for report in reports)

@@ -252,7 +252,7 @@ class Leader:
 def _failed_itself(result: RankResult) -> bool:
     """Whether a rank that finished has a failure of its own: its state is not to be trusted."""
     failed = [report for report in result.reports if report.get("outcome") == "failed"]
-    return any(not autopsy.peer_was_lost(_message(report)) for report in failed)
+    return result.broken or any(not autopsy.peer_was_lost(_message(report)) for report in failed)
 
 
 def _message(report: Mapping[str, Any]) -> str:

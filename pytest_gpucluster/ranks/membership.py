@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # The leader's deadline must speak first: it can say who is missing, the group cannot.
 PATIENCE_AFTER_DEADLINE_S = 60.0
+CLOSING_DEADLINE_S = 5.0
 
 
 class Membership:
@@ -27,10 +28,12 @@ class Membership:
         self._port = store_port
         self._store: TCPStore | None = None
         self._group_store: PrefixStore | None = None
+        self.broken = False  # a group was not completed: this process can make no other
         self.joined_ns = 0  # when, on the wall clock
         self._joined: int | None = None
         self._world_size = 0
         self._backend = ""
+        self._closing: threading.Thread | None = None
         self._exchanges = 0
 
     def join(self, spec: GroupSpec, generation: int) -> None:
@@ -42,6 +45,9 @@ class Membership:
         if self._joined == generation:
             return
         self.leave()
+        if self._closing is not None:  # Gloo was seen to hang when it opens and closes at once
+            self._closing.join(CLOSING_DEADLINE_S)
+            self._closing = None
         import torch
         import torch.distributed as dist
 
@@ -58,6 +64,7 @@ class Membership:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.joined_ns = time.time_ns()
         self._group_store = dist.PrefixStore(f"group{generation}", self._store)
+        self.broken = True  # until it is known that torch's own count of groups is right
         dist.init_process_group(
             spec.backend,
             store=self._group_store,
@@ -65,6 +72,7 @@ class Membership:
             world_size=spec.world_size,
             timeout=timedelta(seconds=spec.deadline_s + PATIENCE_AFTER_DEADLINE_S),
         )
+        self.broken = False
         self._joined = generation
         self._world_size = spec.world_size
         self._backend = spec.backend
@@ -117,4 +125,5 @@ class Membership:
         last = [dist.group.WORLD]
         dist.destroy_process_group()
         if self._backend == "gloo":
-            threading.Thread(target=last.clear, daemon=True).start()
+            self._closing = threading.Thread(target=last.clear, daemon=True)
+            self._closing.start()

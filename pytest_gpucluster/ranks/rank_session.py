@@ -162,7 +162,11 @@ class RankSession:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         self._last, self._promised = item, following.nodeid if following else None
         channel.send(
-            self._connection, "done", reports=self._take_held(), digest=self._observer.digest()
+            self._connection,
+            "done",
+            reports=self._take_held(),
+            digest=self._observer.digest(),
+            broken=self._membership.broken,
         )
         if spec.isolation == "group":
             self._membership.leave()  # after the result: the leader need not wait for it

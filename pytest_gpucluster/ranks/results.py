@@ -24,6 +24,7 @@ class RankResult:
     state: RankState = "hung"
     reports: list[dict[str, Any]] = field(default_factory=list)
     digest: dict[str, list[Any]] = field(default_factory=dict)
+    broken: bool = False  # it can join no further group
     failed_at: float | None = None
     ended: str | None = None
     stack: str | None = None

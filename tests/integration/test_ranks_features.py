@@ -230,3 +230,30 @@ def test_processes_of_their_own_fail_and_recover_like_kept_ones(ranked: Ranked) 
     assert "rank 0 waits in all_reduce" in told["test_hangs"].text
     assert told["test_fails"].took < 2
     assert told["test_is_not_changed"].took < 2
+
+
+def test_a_rank_whose_peer_died_while_the_group_was_made_is_replaced(ranked: Ranked) -> None:
+    ranked.write(
+        """
+def test_first(process_group):
+    assert add() == 2
+
+@pytest.fixture
+def before_the_group(pytestconfig):
+    worker = pytestconfig.workerinput["workerid"]
+    if worker == "rank1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.mark.distributed(world_size=2, isolation="group", timeout=4)
+def test_dies(before_the_group, process_group):
+    add()
+
+@pytest.mark.distributed(world_size=2, timeout=4)
+def test_after(process_group):
+    assert add() == 2
+"""
+    )
+    told = ranked.run().told()
+    assert told["test_dies"].suspects == "rank 1"
+    assert "died (signal SIGKILL)" in told["test_dies"].text
+    assert told["test_after"].outcome == "passed", told["test_after"].text
