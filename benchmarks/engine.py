@@ -9,172 +9,190 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import platform
+import signal
 import statistics
-import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-HERE = Path(__file__).parent
-OURS = ("shared", "group", "process")
-TORCHS = {
-    "MultiProcContinuousTest": "continuous",
-    "MultiProcessTestCase": "process",
-    "spawn per test": "spawn",
-}
-FEWER = {"MultiProcessTestCase": 6, "spawn per test": 5}  # these take seconds per test
-LIMIT_S = 600
-TEST = """\
-import pytest, torch
-import torch.distributed as dist
+from engine_modes import OURS, TORCHS, ModeFailed, Samples, run
 
-@pytest.mark.parametrize("number", range({tests}))
-@pytest.mark.distributed(world_size={ranks}, isolation="{isolation}")
-def test_sum(process_group, number):
-    tensor = torch.ones(1)
-    dist.all_reduce(tensor)
-    assert tensor.item() == {ranks}
-"""
+MODES = (*OURS, *TORCHS)
+FEWER = {"MultiProcessTestCase": 6, "spawn per test": 6}  # these take seconds per test
+GROUP_MS = 30.0
+TIMES_FASTER = 25.0
+HEADER = (
+    f"{'mode':24}{'ranks':>6}{'tests':>6}{'median ms':>11}{'p95 ms':>10}{'first ms':>10}"
+    f"{'leader CPU':>12}{'leader busy':>12}{'USS MB':>8}"
+)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One mode at one number of ranks. Times in ms; the first test, which starts the ranks, is
-    apart. ``leader_cpu_ms`` is the pytest session's own CPU time per test."""
+    """One mode at one number of ranks: ms per test, the first of each round apart.
+
+    ``tests`` is the number of tests timed, over all rounds. The leader is the process that
+    starts the ranks and waits for them: its CPU time per test, and the time it did not wait
+    (CPU, or ready to run while others had the cores; None where the kernel does not say).
+    ``memory_mb`` is the USS of a rank, the median over ranks and rounds.
+    """
 
     mode: str
     ranks: int
     tests: int
-    first_ms: float
     median_ms: float
     p95_ms: float
-    leader_cpu_ms: float | None
-    memory_mb: float | None  # USS, median over the ranks; kept ranks only
+    first_ms: float
+    leader_cpu_ms: float
+    leader_busy_ms: float | None
+    memory_mb: float
 
 
-def measure_ours(isolation: str, ranks: int, tests: int) -> Figure:
-    with tempfile.TemporaryDirectory() as folder:
-        test = TEST.format(tests=tests, ranks=ranks, isolation=isolation)
-        Path(folder, "test_trivial.py").write_text(test)
-        out = Path(folder, "out.json")
-        environment = {
-            **os.environ,
-            "BENCHMARK_OUT": str(out),
-            "BENCHMARK_TESTS": str(tests),
-            "GPUCLUSTER_LEASES": str(Path(folder, "leases")),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        }
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_gpucluster.plugin"]
-        command += ["-p", "engine_timing", "-c", os.devnull, "--rootdir", folder, "test_trivial.py"]
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        if done.returncode or not out.exists():
-            raise SystemExit(f"ours, {isolation}, {ranks} ranks:\n{done.stdout}\n{done.stderr}")
-        told = json.loads(out.read_text())
-    kept = told["memory_mb"] if isolation != "process" else []
-    return _figure(f"ours, {isolation}", ranks, told["seconds"], told["leader_cpu_s"], kept)
+@dataclass(frozen=True)
+class Goal:
+    goal: str
+    met: bool
 
 
-def measure_torchs(mode: str, ranks: int, tests: int) -> Figure:
-    tests = min(tests, FEWER.get(mode, tests))
-    command = [sys.executable, str(HERE / "engine_torch.py"), TORCHS[mode], str(ranks), str(tests)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{mode}, {ranks} ranks:\n{done.stdout}\n{done.stderr}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    return _figure(mode, ranks, told["seconds"], None, told["memory_mb"])
-
-
-def _figure(
-    mode: str, ranks: int, seconds: list[float], cpu: list[float] | None, memory: list[float]
-) -> Figure:
-    first, *rest = (1e3 * value for value in seconds)
-    ordered = sorted(rest)
+def figure(mode: str, ranks: int, rounds: Sequence[Samples]) -> Figure:
+    wall = sorted(value for samples in rounds for value in samples.wall_s[1:])
+    cpu = [value for samples in rounds for value in samples.cpu_s[1:]]
+    busy = [
+        running + ready
+        for samples in rounds
+        for running, ready in zip(samples.cpu_s[1:], (samples.ready_s or [])[1:], strict=False)
+    ]
     return Figure(
-        mode,
-        ranks,
-        len(seconds),
-        first,
-        statistics.median(ordered),
-        ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
-        1e3 * statistics.median(cpu[1:]) if cpu else None,
-        statistics.median(memory) if memory else None,
+        mode=f"ours, {mode}" if mode in OURS else mode,
+        ranks=ranks,
+        tests=len(wall),
+        median_ms=1e3 * statistics.median(wall),
+        p95_ms=1e3 * wall[math.ceil(0.95 * len(wall)) - 1],
+        first_ms=1e3 * statistics.median(samples.wall_s[0] for samples in rounds),
+        leader_cpu_ms=1e3 * statistics.median(cpu),
+        leader_busy_ms=1e3 * statistics.median(busy) if busy else None,
+        memory_mb=statistics.median(value for samples in rounds for value in samples.memory_mb),
     )
 
 
-def goals(figures: list[Figure]) -> list[tuple[str, bool]]:
+def goals(figures: Sequence[Figure]) -> list[Goal]:
     """What the engine is meant to reach, and whether it did in this run."""
-    by_name = {(figure.mode, figure.ranks): figure for figure in figures}
-    said = []
+    median = {(figure.mode, figure.ranks): figure.median_ms for figure in figures}
+    told = []
     for ranks in sorted({figure.ranks for figure in figures}):
-        shared = by_name.get(("ours, shared", ranks))
-        continuous = by_name.get(("MultiProcContinuousTest", ranks))
-        if shared and continuous:
-            text = f"{ranks} ranks: shared {shared.median_ms:.1f} ms <= MultiProcContinuousTest "
-            text += f"{continuous.median_ms:.1f} ms"
-            said.append((text, shared.median_ms <= continuous.median_ms))
-        group = by_name.get(("ours, group", ranks))
-        if group and ranks == 2:
-            said.append((f"2 ranks: group {group.median_ms:.1f} ms < 30 ms", group.median_ms < 30))
-        process, theirs = (
-            by_name.get(("ours, process", ranks)),
-            by_name.get(("MultiProcessTestCase", ranks)),
-        )
-        if process and theirs:
-            times = theirs.median_ms / process.median_ms
-            text = f"{ranks} ranks: process is {times:.0f} times faster than MultiProcessTestCase"
-            said.append((f"{text}, at least 25", times >= 25))
-    return said
+        ours = {isolation: median.get((f"ours, {isolation}", ranks)) for isolation in OURS}
+        shared, group, process = ours["shared"], ours["group"], ours["process"]
+        continuous = median.get(("MultiProcContinuousTest", ranks))
+        per_test = median.get(("MultiProcessTestCase", ranks))
+        if shared is not None and continuous is not None:
+            text = f"shared {shared:.2f} ms <= MultiProcContinuousTest {continuous:.2f} ms"
+            told.append(Goal(f"{ranks} ranks: {text}", shared <= continuous))
+        if group is not None and ranks == 2:
+            text = f"group {group:.2f} ms < {GROUP_MS:.0f} ms"
+            told.append(Goal(f"{ranks} ranks: {text}", group < GROUP_MS))
+        if process is not None and per_test is not None:
+            times = per_test / process
+            text = f"process {times:.0f} >= {TIMES_FASTER:.0f} times faster than"
+            text += " MultiProcessTestCase"
+            told.append(Goal(f"{ranks} ranks: {text}", times >= TIMES_FASTER))
+    return told
 
 
-def _row(figure: Figure) -> str:
-    memory = f"{figure.memory_mb:8.1f}" if figure.memory_mb is not None else "       -"
-    cpu = f"{figure.leader_cpu_ms:9.2f}" if figure.leader_cpu_ms is not None else "        -"
+def measure(
+    modes: Sequence[str], all_ranks: Sequence[int], tests: int, rounds: int
+) -> tuple[list[Figure], list[str]]:
+    """The figures, and the names of the modes that failed.
+
+    Every round runs every mode once, so that load on the machine hits all alike.
+    """
+    taken: dict[tuple[str, int], list[Samples]] = {}
+    failed: dict[tuple[str, int], None] = {}
+    for number in range(rounds):
+        for ranks in all_ranks:
+            for mode in modes:
+                if (mode, ranks) in failed:
+                    continue
+                print(f"round {number + 1}: {mode}, {ranks} ranks", file=sys.stderr, flush=True)
+                timed = math.ceil(min(tests, FEWER.get(mode, tests)) / rounds)
+                try:
+                    taken.setdefault((mode, ranks), []).append(run(mode, ranks, 1 + timed))
+                except ModeFailed as error:
+                    failed[mode, ranks] = None
+                    print(f"FAILED: {mode}, {ranks} ranks: {error}", flush=True)
+    complete = [key for key in taken if key not in failed]
+    figures = [figure(mode, ranks, taken[mode, ranks]) for mode, ranks in complete]
+    return figures, [f"{mode}, {ranks} ranks" for mode, ranks in failed]
+
+
+def row(figure: Figure) -> str:
+    busy = "-" if figure.leader_busy_ms is None else f"{figure.leader_busy_ms:.2f}"
     return (
-        f"{figure.mode:24} {figure.ranks:5} {figure.tests:5} {figure.median_ms:10.2f} "
-        f"{figure.p95_ms:9.2f} {cpu} {memory} {figure.first_ms:9.0f}"
+        f"{figure.mode:24}{figure.ranks:6}{figure.tests:6}{figure.median_ms:11.2f}"
+        f"{figure.p95_ms:10.2f}{figure.first_ms:10.0f}{figure.leader_cpu_ms:12.2f}{busy:>12}"
+        f"{figure.memory_mb:8.1f}"
     )
 
 
-def main() -> None:
+def conditions() -> dict[str, object]:
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "pytest": version("pytest"),
+        "backend": "gloo",
+    }
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tests", type=int, default=50)
-    parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--modes", default=",".join([*OURS, *TORCHS]))
+    parser.add_argument("--tests", type=int, default=50, help="timed tests of each mode")
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds the tests are spread over")
+    parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--out", type=Path, default=Path("build/engine.json"))
     chosen = parser.parse_args()
-    modes = chosen.modes.split(",")
-    print("mode                     ranks tests  median ms    p95 ms leader ms   USS MB  first ms")
-    figures = []
-    for ranks in map(int, chosen.ranks.split(",")):
-        for mode in modes:
-            measure = measure_ours if mode in OURS else measure_torchs
-            figures.append(measure(mode, ranks, chosen.tests))
-            print(_row(figures[-1]), flush=True)
+    chosen.modes = chosen.modes.split(",")
+    if unknown := [mode for mode in chosen.modes if mode not in MODES]:
+        parser.error(f"--modes: {unknown[0]!r} is unknown. Choose from: {', '.join(MODES)}.")
+    try:
+        chosen.ranks = [int(ranks) for ranks in chosen.ranks.split(",")]
+    except ValueError:
+        parser.error(f"--ranks={chosen.ranks}: give whole numbers, such as 2,4.")
+    if min(chosen.tests, chosen.rounds, *chosen.ranks) < 1:
+        parser.error("--tests, --ranks and --rounds must be at least 1.")
+    return chosen
+
+
+def main() -> int:
+    """0, or 1 if a mode failed. A goal that was not met is a result, not a failure."""
+    chosen = _options()
+    # The way out of Ctrl-C, which ends the ranks.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    told: dict[str, object] = {"conditions": conditions()}
+    figures, failed = measure(chosen.modes, chosen.ranks, chosen.tests, chosen.rounds)
+    print(HEADER)
+    for each in figures:
+        print(row(each))
     reached = goals(figures)
-    for text, met in reached:
-        print(f"{'met    ' if met else 'NOT MET'} {text}")
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    told = {
-        "figures": [asdict(figure) for figure in figures],
-        "goals": [{"goal": text, "met": met} for text, met in reached],
+    for goal in reached:
+        print(f"{'met    ' if goal.met else 'NOT MET'} {goal.goal}")
+    for name in failed:
+        print(f"FAILED  {name}: see above")
+    told |= {
+        "figures": [asdict(each) for each in figures],
+        "goals": [asdict(goal) for goal in reached],
+        "failed": failed,
     }
-    chosen.out.write_text(json.dumps(told, indent=2) + "\n")
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

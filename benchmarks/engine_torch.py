@@ -1,48 +1,25 @@
-"""torch's own harnesses over trivial all-reduce tests, timed: run by engine.py, one mode each.
+"""torch's own harnesses over trivial all-reduce tests: run by engine.py, one in each process.
 
-``python engine_torch.py MODE RANKS TESTS`` prints one line of JSON. MODE is ``continuous``
-(MultiProcContinuousTest), ``process`` (MultiProcessTestCase) or ``spawn`` (torch.multiprocessing
-per test). Needs the package expecttest.
+``python engine_torch.py MODE RANKS TESTS``, MODE ``continuous`` (MultiProcContinuousTest) or
+``process`` (MultiProcessTestCase). Needs the package expecttest. One more test, the last, notes
+the ranks' memory.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import sys
-import tempfile
-import time
 import unittest
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from engine_sampling import Clocks, note_memory
 from torch.testing._internal.common_distributed import (
     MultiProcContinuousTest,
     MultiProcessTestCase,
 )
 
 MODE, RANKS, TESTS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-
-
-def check() -> None:
-    """The trivial test: one all-reduce of one number, and its value."""
-    tensor = torch.ones(1)
-    dist.all_reduce(tensor)
-    assert tensor.item() == dist.get_world_size()
-
-
-def memory_mb() -> list[float]:
-    """USS of each rank (the children that run torch), in MB."""
-    used = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            used.append(child.memory_full_info().uss / 1e6)
-        except psutil.Error:
-            continue
-    return sorted(used, reverse=True)[:RANKS]
 
 
 class Continuous(MultiProcContinuousTest):
@@ -71,66 +48,55 @@ class PerTest(MultiProcessTestCase):
         self._spawn_processes()
 
 
-def _in_group(self: Any) -> None:
-    store = dist.FileStore(self.file_name, self.world_size)
-    dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
-    check()
-    dist.destroy_process_group()
+def _check(self: Any) -> None:
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == RANKS
 
 
-for number in range(TESTS):
-    setattr(Continuous, f"test_{number:03}", lambda self: check())
-    setattr(PerTest, f"test_{number:03}", _in_group)
+def _check_and_note(self: Any) -> None:
+    _check(self)
+    note_memory()
+
+
+def _in_group(body: Any) -> Any:
+    def test(self: Any) -> None:
+        store = dist.FileStore(self.file_name, RANKS)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=RANKS)
+        body(self)
+        dist.destroy_process_group()
+
+    return test
+
+
+# unittest runs the tests of a class in the order of their names.
+for number in range(TESTS + 1):
+    body = _check_and_note if number == TESTS else _check
+    setattr(Continuous, f"test_{number:06}", body)
+    setattr(PerTest, f"test_{number:06}", _in_group(body))
 
 
 class Stopwatch(unittest.TestResult):
-    """Notes when each test starts, and the ranks' memory once in the middle."""
+    """Reads the clocks when a test starts."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.starts: list[float] = []
-        self.memory: list[float] = []
+        self.clocks = Clocks()
 
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
-        self.starts.append(time.perf_counter())
-
-    def stopTest(self, test: unittest.TestCase) -> None:
-        super().stopTest(test)
-        if MODE == "continuous" and len(self.starts) == TESTS // 2 + 1:
-            self.memory = memory_mb()
-
-
-def _spawned(rank: int, file: str) -> None:
-    store = dist.FileStore(file, RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    check()
-    dist.destroy_process_group()
-
-
-def spawn_each() -> tuple[list[float], list[float]]:
-    starts: list[float] = []
-    for _ in range(TESTS):
-        starts.append(time.perf_counter())
-        with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(_spawned, args=(f"{folder}/rendezvous",), nprocs=RANKS)
-    return starts, []
+        self.clocks.read()
 
 
 def main() -> None:
-    if MODE == "spawn":
-        starts, memory = spawn_each()
-    else:
-        case = Continuous if MODE == "continuous" else PerTest
-        result = Stopwatch()
-        unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
-        problems = [text for _, text in (*result.failures, *result.errors)]
-        if problems or result.skipped or len(result.starts) != TESTS:
-            raise SystemExit(f"{MODE}: {result}\n{problems[:1]}\n{result.skipped[:1]}")
-        starts, memory = result.starts, result.memory
-    starts.append(time.perf_counter())
-    times = [after - before for before, after in itertools.pairwise(starts)]
-    print(json.dumps({"seconds": times, "memory_mb": memory, "leader_cpu_s": None}))
+    case = Continuous if MODE == "continuous" else PerTest
+    result = Stopwatch()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    problems = [text for _, text in (*result.failures, *result.errors, *result.skipped)]
+    if problems or result.testsRun != TESTS + 1:
+        said = problems[0] if problems else ""
+        raise SystemExit(f"{result.testsRun} of {TESTS + 1} tests ran. {said}")
+    result.clocks.write()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # The leader's deadline must speak first: it can say who is missing, the group cannot.
 PATIENCE_AFTER_DEADLINE_S = 60.0
-CLOSING_DEADLINE_S = 5.0
 
 
 class Membership:
@@ -33,7 +32,6 @@ class Membership:
         self._joined: int | None = None
         self._world_size = 0
         self._backend = ""
-        self._closing: threading.Thread | None = None
         self._exchanges = 0
 
     def join(self, spec: GroupSpec, generation: int) -> None:
@@ -45,9 +43,6 @@ class Membership:
         if self._joined == generation:
             return
         self.leave()
-        if self._closing is not None:  # Gloo was seen to hang when it opens and closes at once
-            self._closing.join(CLOSING_DEADLINE_S)
-            self._closing = None
         import torch
         import torch.distributed as dist
 
@@ -125,5 +120,4 @@ class Membership:
         last = [dist.group.WORLD]
         dist.destroy_process_group()
         if self._backend == "gloo":
-            self._closing = threading.Thread(target=last.clear, daemon=True)
-            self._closing.start()
+            threading.Thread(target=last.clear, daemon=True).start()
