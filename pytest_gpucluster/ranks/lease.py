@@ -6,23 +6,23 @@ A lease is an OS file lock: it vanishes with its holder, however that ends.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
+import json
 import os
+import re
+import stat
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_gpucluster.ranks.lock_files import (
-    TELL_AFTER_S,
-    holder,
-    make_private,
-    opened,
-    pause,
-    take,
-    taken,
-)
-
 QUEUE = "cores"  # held while cores are collected: one waiter at a time, in turn
+TELL_AFTER_S = 0.2  # shorter waits are not worth a line on the terminal
+SHORTEST_PAUSE_S = 0.001
+LONGEST_PAUSE_S = 0.05
+LONGEST_NAME = 100  # of what a holder runs, in characters
+RECORD = 1000  # bytes of a lock file; every record fills it, so none shines through another
 MOST_HOLDERS = 5  # that a sentence names
 
 
@@ -45,14 +45,15 @@ def lease(
 
     They are taken in sorted order, so two sessions never wait for each other in a ring.
     ``on_wait`` is called once for each resource that needs a longer wait, with a sentence that
-    names the holder. Raises `OSError` if the folder is somebody else's or cannot be used.
+    names the holder. Raises `PermissionError` if the folder belongs to somebody else.
     """
     place = folder or lease_folder()
-    make_private(place)
+    _make_private(place)
     with contextlib.ExitStack() as held:
         for resource in sorted(set(resources)):
-            lock = held.enter_context(opened(place, resource))
-            take(lock, functools.partial(_tell, on_wait, resource))
+            lock = held.enter_context(_opened(place, resource))
+            sentence = f"waiting for {resource}, held by "
+            _take(lock, lambda holder, begun=sentence: on_wait(begun + holder))
         yield
 
 
@@ -70,7 +71,7 @@ def lease_cores(
     sentence that names who holds cores and who is first in the queue. Raises as `lease` does.
     """
     place = folder or lease_folder()
-    make_private(place)
+    _make_private(place)
     usable = sorted(os.sched_getaffinity(0) if cores is None else cores)
     wanted = min(count, len(usable))
     told = False
@@ -83,14 +84,10 @@ def lease_cores(
             on_wait(what + _held_by(place, others))
 
     with contextlib.ExitStack() as held:
-        with opened(place, QUEUE) as queue:
-            take(queue, lambda first: tell(f" after {first}", usable))
+        with _opened(place, QUEUE) as queue:
+            _take(queue, lambda first: tell(f" after {first}", usable))
             _collect(place, usable, wanted, held, lambda others: tell("", others))
         yield
-
-
-def _tell(on_wait: Callable[[str], None], resource: str, holder: str) -> None:
-    on_wait(f"waiting for {resource}, held by {holder}")
 
 
 def _collect(
@@ -103,28 +100,120 @@ def _collect(
     """Put locks of ``wanted`` cores into ``held``; only who holds the queue may call this."""
     started = time.monotonic()
     others = list(usable)
-    while wanted:
+    while True:
         for core in list(others):
+            if len(usable) - len(others) == wanted:
+                return
             with contextlib.ExitStack() as attempt:
-                if taken(attempt.enter_context(opened(place, f"core{core}"))):
+                if _taken(attempt.enter_context(_opened(place, f"core{core}"))):
                     held.push(attempt.pop_all())
                     others.remove(core)
-                    wanted -= 1
-            if not wanted:
-                return
+        if len(usable) - len(others) == wanted:
+            return
         waited = time.monotonic() - started
         if waited >= TELL_AFTER_S:
             on_wait(others)
-        pause(waited)
+        _pause(waited)
 
 
 def _held_by(place: Path, cores: Iterable[int]) -> str:
     """``, held by process 7 (pytest tests), process 8``, or nothing."""
     holders: dict[str, None] = {}
     for core in cores:
-        with opened(place, f"core{core}") as lock:
-            if not taken(lock):
-                holders[holder(lock)] = None
+        with _opened(place, f"core{core}") as lock:
+            if not _taken(lock):
+                holders[_holder(lock)] = None
     names = list(holders)[:MOST_HOLDERS]
     more = f" and {len(holders) - len(names)} more" if len(holders) > len(names) else ""
     return f", held by {', '.join(names)}{more}" if names else ""
+
+
+def _make_private(place: Path) -> None:
+    with contextlib.suppress(FileExistsError):  # a file, or a link that leads nowhere
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = place.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.getuid(), 0):
+        raise PermissionError(
+            f"{place} is no folder of yours (its owner is uid {status.st_uid}). Remove it, or set "
+            "GPUCLUSTER_LEASES to a folder of your own."
+        )
+
+
+@contextlib.contextmanager
+def _opened(place: Path, resource: str) -> Iterator[int]:
+    """The lock of a resource, not yet taken; let go of at the end."""
+    path = place / f"{re.sub(r'[^A-Za-z0-9.-]', '_', resource)}.lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except PermissionError as error:
+        raise PermissionError(
+            f"{path} cannot be opened ({error.strerror}). Set GPUCLUSTER_LEASES to a folder of "
+            "your own."
+        ) from error
+    try:
+        yield lock
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)  # now, even if a forked child has the file open
+        os.close(lock)
+
+
+def _take(lock: int, on_wait: Callable[[str], None]) -> None:
+    """Wait for a lock. ``on_wait`` is told its holder if that takes long."""
+    started = time.monotonic()
+    while not _taken(lock):
+        waited = time.monotonic() - started
+        if waited >= TELL_AFTER_S:
+            on_wait(_holder(lock))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # woken at once, about in the order of arrival
+            return _sign(lock)
+        _pause(waited)
+
+
+def _pause(waited_s: float) -> None:
+    """A tenth of the time waited so far: nobody waits much longer than needed."""
+    time.sleep(min(max(waited_s / 10, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
+
+
+def _taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    _sign(lock)
+    return True
+
+
+def _sign(lock: int) -> None:
+    """Say in the lock file who holds it; what a free one says means nothing."""
+    record = {"pid": os.getpid(), "runs": _what_runs()}
+    with contextlib.suppress(OSError):  # a full disk is no reason not to test
+        os.pwrite(lock, json.dumps(record, ensure_ascii=False).encode().ljust(RECORD), 0)
+
+
+def _holder(lock: int) -> str:
+    """``process 7 (pytest tests)``. The file may say anything."""
+    try:
+        record = json.loads(os.pread(lock, RECORD, 0))
+        name = _printable(str(record.get("runs", "")))
+        return f"process {int(record['pid'])}" + (f" ({name})" if name else "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "another process"
+
+
+@functools.cache
+def _what_runs() -> str:
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker:
+        return _printable(f"pytest-xdist worker {worker}")
+    program, *arguments = sys.argv or [""]
+    if program.startswith("-"):
+        return ""  # python -c
+    name = Path(program).name
+    return _printable(
+        " ".join([Path(program).parent.name if name == "__main__.py" else name, *arguments])
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_NAME]
