@@ -1,4 +1,4 @@
-"""One user of a GPU or CPU core at a time, across xdist workers and separate pytest runs.
+"""One user of a GPU at a time, across xdist workers and separate pytest runs.
 
 A lease is an OS file lock: it vanishes with its holder, however that ends.
 """
@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import re
-import stat
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+RETRY_S = 0.05
 QUEUE = "cores"  # held while cores are collected: one waiter at a time, in turn
-TELL_AFTER_S = 0.2  # shorter waits are not worth a line on the terminal
-SHORTEST_PAUSE_S = 0.001
-LONGEST_PAUSE_S = 0.05
-LONGEST_NAME = 100  # of what a holder runs, in characters
-RECORD = 1000  # bytes of a lock file; every record fills it, so none shines through another
-MOST_HOLDERS = 5  # that a sentence names
 
 
 def lease_folder() -> Path:
@@ -44,16 +36,13 @@ def lease(
     """Hold ``resources`` (GPU UUIDs) exclusively.
 
     They are taken in sorted order, so two sessions never wait for each other in a ring.
-    ``on_wait`` is called once for each resource that needs a longer wait, with a sentence that
-    names the holder. Raises `PermissionError` if the folder belongs to somebody else.
+    ``on_wait`` is called once with a sentence that names the holder if waiting is needed.
     """
     place = folder or lease_folder()
     _make_private(place)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         for resource in sorted(set(resources)):
-            lock = held.enter_context(_opened(place, resource))
-            sentence = f"waiting for {resource}, held by "
-            _take(lock, lambda holder, begun=sentence: on_wait(begun + holder))
+            stack.enter_context(_one(place, resource, on_wait))
         yield
 
 
@@ -64,115 +53,88 @@ def lease_cores(
     folder: Path | None = None,
     cores: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Hold any ``count`` of ``cores`` (those this process may use), or all if there are fewer.
+    """Hold any ``count`` of this process's CPU cores, or all if there are fewer.
 
     Cores are collected one waiter at a time: nobody holds some while another needs them, and a
-    large request is not starved by small ones. ``on_wait`` is called at most once, with a
-    sentence that names who holds cores and who is first in the queue. Raises as `lease` does.
+    large request is not starved by small ones. ``on_wait`` is called as for `lease`.
     """
     place = folder or lease_folder()
     _make_private(place)
-    usable = sorted(os.sched_getaffinity(0) if cores is None else cores)
+    usable = sorted(os.sched_getaffinity(0)) if cores is None else list(cores)
     wanted = min(count, len(usable))
-    told = False
+    told: list[str] = []
 
-    def tell(turn: str, others: Sequence[int]) -> None:
-        nonlocal told
+    def tell_once(text: str) -> None:
         if not told:
-            told = True
-            what = f"waiting for {wanted} CPU core{'' if wanted == 1 else 's'}{turn}"
-            on_wait(what + _held_by(place, others))
+            told.append(text)
+            on_wait(text)
 
-    with contextlib.ExitStack() as held:
-        with _opened(place, QUEUE) as queue:
-            _take(queue, lambda first: tell(f" after {first}", usable))
-            _collect(place, usable, wanted, held, lambda others: tell("", others))
+    with contextlib.ExitStack() as stack:
+        with _one(place, QUEUE, lambda _: None):
+            held = 0
+            while held < wanted:
+                holders = set()
+                for core in list(usable):
+                    lock = _open(place, f"core{core}")
+                    if held < wanted and _taken(lock):
+                        usable.remove(core)
+                        held += 1
+                        stack.enter_context(_holding(lock))
+                        continue
+                    holders.add(_holder(lock))
+                    os.close(lock)
+                if held < wanted:
+                    names = ", ".join(sorted(holders))
+                    tell_once(f"waiting for {wanted} CPU cores, held by {names}")
+                    time.sleep(RETRY_S)
         yield
 
 
-def _collect(
-    place: Path,
-    usable: Sequence[int],
-    wanted: int,
-    held: contextlib.ExitStack,
-    on_wait: Callable[[Sequence[int]], None],
-) -> None:
-    """Put locks of ``wanted`` cores into ``held``; only who holds the queue may call this."""
-    started = time.monotonic()
-    others = list(usable)
-    while True:
-        for core in list(others):
-            if len(usable) - len(others) == wanted:
-                return
-            with contextlib.ExitStack() as attempt:
-                if _taken(attempt.enter_context(_opened(place, f"core{core}"))):
-                    held.push(attempt.pop_all())
-                    others.remove(core)
-        if len(usable) - len(others) == wanted:
-            return
-        waited = time.monotonic() - started
-        if waited >= TELL_AFTER_S:
-            on_wait(others)
-        _pause(waited)
-
-
-def _held_by(place: Path, cores: Iterable[int]) -> str:
-    """``, held by process 7 (pytest tests), process 8``, or nothing."""
-    holders: dict[str, None] = {}
-    for core in cores:
-        with _opened(place, f"core{core}") as lock:
-            if not _taken(lock):
-                holders[_holder(lock)] = None
-    names = list(holders)[:MOST_HOLDERS]
-    more = f" and {len(holders) - len(names)} more" if len(holders) > len(names) else ""
-    return f", held by {', '.join(names)}{more}" if names else ""
-
-
 def _make_private(place: Path) -> None:
-    with contextlib.suppress(FileExistsError):  # a file, or a link that leads nowhere
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = place.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.getuid(), 0):
+    if place.is_symlink() or status.st_uid not in (os.getuid(), 0):
         raise PermissionError(
-            f"{place} is no folder of yours (its owner is uid {status.st_uid}). Remove it, or set "
+            f"{place} belongs to somebody else (uid {status.st_uid}). Remove it, or set "
             "GPUCLUSTER_LEASES to a folder of your own."
         )
 
 
 @contextlib.contextmanager
-def _opened(place: Path, resource: str) -> Iterator[int]:
-    """The lock of a resource, not yet taken; let go of at the end."""
-    path = place / f"{re.sub(r'[^A-Za-z0-9.-]', '_', resource)}.lock"
+def _one(place: Path, resource: str, on_wait: Callable[[str], None]) -> Iterator[None]:
+    lock = _open(place, resource)
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except PermissionError as error:
-        raise PermissionError(
-            f"{path} cannot be opened ({error.strerror}). Set GPUCLUSTER_LEASES to a folder of "
-            "your own."
-        ) from error
+        told = False
+        while not _taken(lock):
+            if not told:
+                on_wait(f"waiting for {resource}, held by {_holder(lock)}")
+                told = True
+            time.sleep(RETRY_S)
+    except BaseException:
+        os.close(lock)
+        raise
+    with _holding(lock):
+        yield
+
+
+def _open(place: Path, resource: str) -> int:
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", resource)
+    return os.open(place / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+@contextlib.contextmanager
+def _holding(lock: int) -> Iterator[None]:
+    """Say who holds a lock that has been taken; let go of it at the end."""
     try:
-        yield lock
+        # Said in the lock file itself: creating a file per test would cost more than the lock.
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps({"pid": os.getpid(), "since": time.time()}).encode(), 0)
+        yield
     finally:
         with contextlib.suppress(OSError):
+            os.ftruncate(lock, 0)
             fcntl.flock(lock, fcntl.LOCK_UN)  # now, even if a forked child has the file open
         os.close(lock)
-
-
-def _take(lock: int, on_wait: Callable[[str], None]) -> None:
-    """Wait for a lock. ``on_wait`` is told its holder if that takes long."""
-    started = time.monotonic()
-    while not _taken(lock):
-        waited = time.monotonic() - started
-        if waited >= TELL_AFTER_S:
-            on_wait(_holder(lock))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # woken at once, about in the order of arrival
-            return _sign(lock)
-        _pause(waited)
-
-
-def _pause(waited_s: float) -> None:
-    """A tenth of the time waited so far: nobody waits much longer than needed."""
-    time.sleep(min(max(waited_s / 10, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
 
 
 def _taken(lock: int) -> bool:
@@ -180,40 +142,11 @@ def _taken(lock: int) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    _sign(lock)
     return True
 
 
-def _sign(lock: int) -> None:
-    """Say in the lock file who holds it; what a free one says means nothing."""
-    record = {"pid": os.getpid(), "runs": _what_runs()}
-    with contextlib.suppress(OSError):  # a full disk is no reason not to test
-        os.pwrite(lock, json.dumps(record, ensure_ascii=False).encode().ljust(RECORD), 0)
-
-
 def _holder(lock: int) -> str:
-    """``process 7 (pytest tests)``. The file may say anything."""
     try:
-        record = json.loads(os.pread(lock, RECORD, 0))
-        name = _printable(str(record.get("runs", "")))
-        return f"process {int(record['pid'])}" + (f" ({name})" if name else "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"process {int(json.loads(os.pread(lock, 1000, 0))['pid'])}"
+    except (OSError, ValueError, KeyError, TypeError):
         return "another process"
-
-
-@functools.cache
-def _what_runs() -> str:
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker:
-        return _printable(f"pytest-xdist worker {worker}")
-    program, *arguments = sys.argv or [""]
-    if program.startswith("-"):
-        return ""  # python -c
-    name = Path(program).name
-    return _printable(
-        " ".join([Path(program).parent.name if name == "__main__.py" else name, *arguments])
-    )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_NAME]

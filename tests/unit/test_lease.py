@@ -3,36 +3,70 @@
 from __future__ import annotations
 
 import os
-import signal
+import random
+import subprocess
+import sys
 import textwrap
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.ranks.lease import lease, lease_folder
-from tests.unit.leasing import HOLDER, LONG, ended, let_go, never, process, says
+from pytest_gpucluster.ranks.lease import lease, lease_cores, lease_folder
 
-HOLDS_AND_STARTS = HOLDER.replace("import sys", "import subprocess, sys").replace(
-    'print("holding", flush=True)',
-    'print(subprocess.Popen(["sleep", "60"], stdout=2).pid, flush=True)',
-)
-TAKES_MANY = textwrap.dedent(
+LONG = 30  # seconds after which a test is lost, not slow
+
+CORES = (0, 1, 2, 3)
+CORE_HOLDER = textwrap.dedent(
     """
-    import os, random, sys
+    import sys
+    from pathlib import Path
+    from pytest_gpucluster.ranks.lease import lease_cores
+    count, folder = int(sys.argv[2]), Path(sys.argv[1])
+    with lease_cores(count, lambda text: print(text, flush=True), folder, (0, 1, 2, 3)):
+        print("holding", flush=True)
+        sys.stdin.readline()
+    print("released", flush=True)
+    """
+)
+HOLDER = textwrap.dedent(
+    """
+    import sys
     from pathlib import Path
     from pytest_gpucluster.ranks.lease import lease
-    folder, source = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
-    for _ in range(100):
-        gpus = source.sample(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], source.randint(1, 4))
-        with lease(gpus, lambda text: None, folder):
-            for gpu in gpus:
-                (folder / gpu).touch(exist_ok=False)
-            for gpu in gpus:
-                (folder / gpu).unlink()
+    with lease(sys.argv[2:], lambda text: print(text, flush=True), Path(sys.argv[1])):
+        print("holding", flush=True)
+        sys.stdin.readline()
+    print("released", flush=True)
     """
 )
+
+
+@contextmanager
+def process(
+    folder: Path, *resources: str, program: str = HOLDER
+) -> Iterator[subprocess.Popen[str]]:
+    """Another process that takes the lease and keeps it until it reads a line."""
+    command = [sys.executable, "-c", program, str(folder), *resources]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def says(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def let_go(child: subprocess.Popen[str]) -> None:
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
 
 
 class Waiting:
@@ -56,6 +90,10 @@ class Waiting:
     def join(self) -> None:
         self._thread.join(LONG)
         assert not self._thread.is_alive()
+
+
+def never(text: str) -> None:
+    pytest.fail(f"nobody holds it, yet: {text}")
 
 
 def test_two_processes_exclude_each_other(tmp_path: Path) -> None:
@@ -97,6 +135,7 @@ def test_a_killed_holder_leaves_its_lease_free_at_once(tmp_path: Path) -> None:
         assert says(first) == "holding"
         first.kill()
         first.wait()
+        assert (tmp_path / "GPU-1.lock").read_text(), "it had no time to tidy up"
         with lease(["GPU-1"], never, tmp_path):
             pass
 
@@ -142,6 +181,7 @@ def test_a_lease_can_be_taken_again_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     with lease(["GPU-1"], never, tmp_path):
         pass
+    assert (tmp_path / "GPU-1.lock").read_text() == "", "nobody is named as its holder"
 
 
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
@@ -172,108 +212,69 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_the_holder_is_named_with_what_it_runs(tmp_path: Path) -> None:
-    script = tmp_path / "burn_in.py"
-    script.write_text(HOLDER)
-    with process(tmp_path, "GPU-1", program=script) as first:
+# Cores
+
+
+def test_groups_share_a_machine_as_long_as_there_are_cores(tmp_path: Path) -> None:
+    with process(tmp_path, "2", program=CORE_HOLDER) as first:
         assert says(first) == "holding"
-        second = Waiting(tmp_path, "GPU-1")
-        assert second.waits.wait(LONG)
-        let_go(first)
-        second.join()
-    runs = f"burn_in.py {tmp_path} GPU-1"[:100]
-    assert second.told == [f"waiting for GPU-1, held by process {first.pid} ({runs})"]
+        with lease_cores(2, never, tmp_path, CORES):
+            pass
 
 
-@pytest.mark.parametrize(
-    ("text", "says_so"),
-    [
-        ('{"pid": 7, "runs": "\\u001b[31mred"}', "process 7 (?[31mred)"),
-        ('{"pid": "seven"}', "another process"),
-        ("[7]", "another process"),
-        ("", "another process"),
-        ("[" * 1000, "another process"),
-    ],
-)
-def test_what_a_lock_file_says_is_not_trusted(tmp_path: Path, text: str, says_so: str) -> None:
-    with process(tmp_path, "GPU-1") as first:
+def test_a_group_waits_for_cores_and_is_told_who_has_them(tmp_path: Path) -> None:
+    with process(tmp_path, "3", program=CORE_HOLDER) as first:
         assert says(first) == "holding"
-        (tmp_path / "GPU-1.lock").write_text(text)
-        second = Waiting(tmp_path, "GPU-1")
-        assert second.waits.wait(LONG)
-        let_go(first)
-        second.join()
-    assert second.told == [f"waiting for GPU-1, held by {says_so}"]
+        with process(tmp_path, "2", program=CORE_HOLDER) as second:
+            assert says(second) == f"waiting for 2 CPU cores, held by process {first.pid}"
+            let_go(first)
+            assert says(second) == "holding"
 
 
-def test_what_a_killed_holder_has_started_does_not_hold_its_lease(tmp_path: Path) -> None:
-    with process(tmp_path, "GPU-1", program=HOLDS_AND_STARTS) as first:
-        started = int(says(first))
+def test_more_cores_than_there_are_means_all_of_them(tmp_path: Path) -> None:
+    with process(tmp_path, "100", program=CORE_HOLDER) as first:
+        assert says(first) == "holding"
+        with process(tmp_path, "1", program=CORE_HOLDER) as second:
+            assert says(second).startswith("waiting for 1 CPU cores")
+            let_go(first)
+            assert says(second) == "holding"
+
+
+def test_a_killed_holder_or_waiter_blocks_nobody(tmp_path: Path) -> None:
+    with process(tmp_path, "3", program=CORE_HOLDER) as first:
+        assert says(first) == "holding"
+        with process(tmp_path, "4", program=CORE_HOLDER) as second:
+            assert says(second).startswith("waiting for 4")
+            second.kill()
+            second.wait()
+        with lease_cores(1, never, tmp_path, CORES):
+            pass
         first.kill()
         first.wait()
-        try:
-            with lease(["GPU-1"], never, tmp_path):
-                os.kill(started, 0)  # it is still there
-        finally:
-            os.kill(started, signal.SIGKILL)
+    with lease_cores(4, never, tmp_path, CORES):
+        pass
 
 
-def test_a_waiter_can_be_interrupted(tmp_path: Path) -> None:
-    with process(tmp_path, "GPU-1") as first:
-        assert says(first) == "holding"
-        with process(tmp_path, "GPU-1") as second:
-            assert says(second).startswith("waiting for GPU-1")
-            second.send_signal(signal.SIGINT)
-            assert second.wait(LONG) == -signal.SIGINT
-
-
-def test_many_processes_with_random_subsets_exclude_each_other_and_end(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        ended(
-            [
-                stack.enter_context(process(tmp_path, str(seed), program=TAKES_MANY))
-                for seed in range(4)
-            ]
-        )
-
-
-def test_a_folder_of_somebody_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_many_at_once_never_hold_more_than_there_is_and_all_come_to_an_end(
+    tmp_path: Path,
 ) -> None:
-    place = tmp_path / "leases"
-    place.mkdir()
-    if os.getuid() == 0:
-        os.chown(place, 12345, -1)
-    else:
-        monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with (
-        pytest.raises(PermissionError, match=r"leases is no folder of yours.*GPUCLUSTER_LEASES"),
-        lease(["GPU-1"], never, place),
-    ):
-        pass
-    assert not list(place.iterdir())
+    held: list[int] = []
+    most: list[int] = []
+    lock = threading.Lock()
 
+    def work(seed: int) -> None:
+        for count in random.Random(seed).choices(range(1, 5), k=25):
+            with lease_cores(count, lambda _: None, tmp_path, CORES):
+                with lock:
+                    held.append(count)
+                    most.append(sum(held))
+                with lock:
+                    held.remove(count)
 
-@pytest.mark.parametrize("what", ["file", "dangling link"])
-def test_what_is_no_folder_is_refused(tmp_path: Path, what: str) -> None:
-    place = tmp_path / "leases"
-    if what == "file":
-        place.touch()
-    else:
-        place.symlink_to(tmp_path / "nowhere")
-    with (
-        pytest.raises(PermissionError, match=r"leases is no folder of yours"),
-        lease(["GPU-1"], never, place),
-    ):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["leases"]
-
-
-def test_a_link_in_place_of_a_lock_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "GPU-1.lock").symlink_to(tmp_path / "precious")
-    with (
-        pytest.raises(OSError, match=r"GPU-1\.lock cannot be opened: .*GPUCLUSTER_LEASES"),
-        lease(["GPU-1"], never, tmp_path),
-    ):
-        pass
-    assert not (tmp_path / "precious").exists()
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+    assert max(most) <= len(CORES)
