@@ -115,7 +115,8 @@ def _receive(child: _Child, pipe: object, max_output: int) -> int | None:
 
 def _advance(child: _Child, max_output: int) -> Outcome | None:
     """The outcome once there is one; kills the child where that is due."""
-    if _has_ended(child):
+    ended = _has_ended(child)  # asked once: one that ends further down is for the next turn
+    if ended:
         _kill(child)  # descendants that hold on; the pid is ours until it is reaped
         for pipe in (child.process.stdout, child.process.stderr):
             for _ in range(_MAX_PIPE // _CHUNK):
@@ -125,13 +126,13 @@ def _advance(child: _Child, max_output: int) -> Outcome | None:
     if child.killed is None:
         if len(child.output) > max_output:
             child.killed = "flooded"
-        elif now >= child.deadline and not _has_ended(child):
+        elif now >= child.deadline and not ended:
             child.killed = "hung"
         if child.killed is not None:
             _kill(child)
             child.kill_deadline = now + _GRACE_S
     line = _last_line(child.errors)
-    if _has_ended(child):
+    if ended:
         code = child.process.wait()
         if child.killed is None:
             return Outcome("exited", bytes(child.output), line, code)

@@ -146,6 +146,22 @@ def test_offspring_that_holds_the_pipe_does_not_hold_us(processes: Processes) ->
     assert all_gone(processes)
 
 
+def test_offspring_dies_whenever_the_child_ends(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_ended = children._has_ended
+
+    def stale(child: children._Child) -> bool:
+        answer = has_ended(child)
+        time.sleep(0.3)  # the child ends between the question and what is made of the answer
+        return answer
+
+    monkeypatch.setattr(children, "_has_ended", stale)
+    outcome = run("import subprocess; subprocess.Popen(['sleep', '60']); print('done')")
+    assert (outcome.end, outcome.output) == ("exited", b"done\n")
+    assert all_gone(processes)
+
+
 def test_each_reader_has_its_own_deadline_and_all_run_at_once(processes: Processes) -> None:
     sleepers = {str(number): python("import time; time.sleep(60)") for number in range(6)}
     started = time.monotonic()
