@@ -7,6 +7,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpucluster.facts.evidence.safe_pickle import as_json, is_pickle
+
 LONGEST = 256 * 2**20  # bytes after decompression; more of one file is not read
 # Terminal control sequences: colours and underlines (CSI), titles (OSC), single-character ones.
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -47,6 +49,12 @@ def document_of(data: bytes, name: str) -> Document:
     damage: list[str] = []
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data, damage)
+    if is_pickle(data):
+        try:
+            data = as_json(data).encode()
+        except ValueError as error:
+            damage.append(f"pickle: {error}")
+            data = b""
     if len(data) > LONGEST:
         damage.append(f"cut after {LONGEST // 2**20} MiB")
         data = data[:LONGEST]
