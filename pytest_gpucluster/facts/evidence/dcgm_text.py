@@ -12,6 +12,7 @@ KIND = "dcgm"
 TITLE = "dcgmi nvlink -s, dcgmi health -c, dcgmi diag"
 
 _MAX_LINE = 2048
+_MAX_TEXT = 100_000
 _TABLE = re.compile(r"\|(.{1,400}?)\|(.{1,400}?)\|\s*")
 _LINKS = re.compile(r"\s*((?:[UDX_] )*[UDX_])\s*")
 _OWNER = re.compile(r"\s*(gpuId|physicalId|switchId) ([0-9]{1,6}):\s*")
@@ -112,7 +113,7 @@ def _take_row(rows: list[TableRow], number: int, left: str, right: str) -> None:
             last.name,
             last.status,
             last.detail,
-            (last.text + right[1:].rstrip())[:100_000],
+            (last.text + right[1:].rstrip())[:_MAX_TEXT],
         )
 
 

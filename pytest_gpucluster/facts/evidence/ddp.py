@@ -23,7 +23,8 @@ _KINDS: Kinds = (
     (
         "shape_differs",
         re.compile(
-            r"params?\[[0-9]{1,9}\] in this process with sizes \[[0-9, ]{0,80}\] appears not to match"
+            r"params?\[[0-9]{1,9}\] in this process with sizes \[[0-9, ]{0,80}\] "
+            r"appears not to match"
         ),
     ),
     (  # NVIDIA/Megatron-LM checks gradients before they are reduced

@@ -29,6 +29,7 @@ WarningKind = Literal[
     "other",
 ]
 
+_SHM = "/dev/shm"  # noqa: S108 - looked for in a text, never opened
 _ADDRESS = r"(?P<peer>[0-9a-fA-F.:%\w-]{3,64})<[0-9]{1,5}>"
 # Tried in order; the first that is found names the kind.
 _KINDS: tuple[tuple[WarningKind, re.Pattern[str]], ...] = (
@@ -46,7 +47,10 @@ _KINDS: tuple[tuple[WarningKind, re.Pattern[str]], ...] = (
             r"remote size (?P<remote>[0-9]{1,18})"
         ),
     ),
-    ("shm_full", re.compile(r"/dev/shm.{0,200}No space left on device(?: \((?P<errno>[0-9]+)\))?")),
+    (
+        "shm_full",
+        re.compile(rf"{_SHM}.{{0,200}}No space left on device(?: \((?P<errno>[0-9]+)\))?"),
+    ),
     (
         "multicast",
         re.compile(r"(?:NVLS|[Mm]ulticast).{0,160}CUDA error (?P<cuda_error>[0-9]{1,4})"),
@@ -54,7 +58,8 @@ _KINDS: tuple[tuple[WarningKind, re.Pattern[str]], ...] = (
     (
         "cuda",
         re.compile(
-            r"C(?:uda|UDA) (?:failure|error):? ?(?P<cuda_error>[0-9]{1,4})? ?'?(?P<said>[^'\n]{0,120})"
+            r"C(?:uda|UDA) (?:failure|error):? ?(?P<cuda_error>[0-9]{1,4})? ?'?"
+            r"(?P<said>[^'\n]{0,120})"
         ),
     ),
     ("no_interface", re.compile(r"[Nn]o socket interface found|[Nn]o interface found in the same")),

@@ -101,8 +101,8 @@ def read(document: Document) -> NvlinkRecord:
         elif entry := _LINK.fullmatch(line):
             known = links.setdefault(current, {})
             link = known.get(int(entry[1]), LinkState(int(entry[1]), number))
-            if (found := _with(link, entry[2])) is not None:
-                known[link.link] = found
+            if (changed := _with(link, entry[2])) is not None:
+                known[link.link] = changed
                 last_read = number
             elif re.match(r"[0-9<]", entry[2]):
                 unread.append(Unread(number, f"link {entry[1]}: {printable(entry[2], 40)!r}"))

@@ -78,7 +78,8 @@ def read(document: Document) -> TopologyXml:
             unread.append(Unread(cpu.line, f"affinity {mask[:40]!r} is no CPU mask"))
             mask = None
         numa_nodes.append(NumaNode(cpu.line, numa, mask, _bits(mask)))
-        waiting = [(None, child) for child in reversed(cpu.children)]
+        waiting: list[tuple[str | None, xml_tree.Element]] = []
+        waiting += [(None, child) for child in reversed(cpu.children)]
         _walk(waiting, numa, found, unread)
     return TopologyXml(
         tuple(numa_nodes),

@@ -38,12 +38,16 @@ class _Tree(ContentHandler):
         self.open: list[Element] = []
         self.count = 0
         self.ended = False
+        self.locator: Any = None
+
+    def setDocumentLocator(self, locator: Any) -> None:
+        self.locator = locator
 
     def startElement(self, name: str, attrs: Any) -> None:
         self.count += 1
         if self.count > _MAX_ELEMENTS or len(self.open) > _MAX_DEPTH:
             raise SAXException("too many or too deeply nested elements")
-        line = self._locator.getLineNumber() or 0 if self._locator else 0
+        line = self.locator.getLineNumber() if self.locator else 0
         element = Element(name, line, dict(attrs.items()))
         if self.open:
             self.open[-1].children.append(element)
@@ -79,8 +83,8 @@ def parse(document: Document, root: str) -> tuple[Element | None, str | None]:
                 break
             parser.feed(line + "\n")
     except (SAXException, DefusedXmlException, ValueError) as error:
-        reason = getattr(error, "getMessage", lambda: str(error))()
-        return tree.root, f"broken XML: {str(reason)[:120]}"
+        reason = error.getMessage() if isinstance(error, SAXException) else str(error)
+        return tree.root, f"broken XML: {reason[:120]}"
     if not tree.ended:
         return tree.root, "the XML ends early"
     return tree.root, None
